@@ -1,7 +1,7 @@
 """Return pages of the change feed, and of the snapshot to begin with."""
 
-from grantwire.changes import ChangesRequest, SnapshotRequest
 from grantwire.entrypoints.http import HttpHandler, Request, Response
+from grantwire.feed import ChangesRequest, SnapshotRequest
 from grantwire.runtime.changes import ChangesRuntime
 
 

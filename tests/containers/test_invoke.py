@@ -18,11 +18,11 @@ from grantwire.runtime.clients import ClientsRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
 from infra.local.servers.nats_users import TOPOLOGY
-from tests.support.changes import CHANGES
 from tests.support.checks import CHECK
 from tests.support.client import BATCHES, ENTITLEMENTS, EXTENSIONS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Pipeline, budget, event_headers
+from tests.support.feed import CHANGES
 from tests.support.nats_users import as_user
 
 if TYPE_CHECKING:

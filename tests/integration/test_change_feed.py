@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 from functions.list_changes.handler import handler
-from grantwire.changes import report_lag
-from grantwire.changes.cursor import FeedCursor
-from tests.support.changes import CHANGES, SNAPSHOT, FeedClient
+from grantwire.feed import report_lag
+from grantwire.feed.cursor import FeedCursor
 from tests.support.client import CALLER, Client, event
 from tests.support.concurrency import run_concurrently
+from tests.support.feed import CHANGES, SNAPSHOT, FeedClient
 from tests.support.invocations import Functions
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT

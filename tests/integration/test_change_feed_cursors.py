@@ -15,11 +15,11 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from grantwire.changes.cursor import FeedCursor, Position, SnapshotToken
+from grantwire.feed.cursor import FeedCursor, Position, SnapshotToken
 from infra.local.servers.postgres import UNSAFE, PostgresServer
 from infra.local.system.memory import in_memory
-from tests.support.changes import FeedClient
 from tests.support.client import Client
+from tests.support.feed import FeedClient
 from tests.support.migrations import migrate
 from tests.support.run import STATE
 

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from grantwire.errors import RetryableError
-from tests.support.changes import FeedClient
 from tests.support.client import CALLER
 from tests.support.concurrency import run_concurrently
+from tests.support.feed import FeedClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

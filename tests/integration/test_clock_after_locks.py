@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.test_batch_concurrency import HOLD_ROW, holding
 from tests.integration.test_lock_order import HOLD_PAIR, WAITING
-from tests.support.changes import FeedClient
+from tests.support.feed import FeedClient
 from tests.support.checks import CheckClient
 from tests.support.client import Client, item
 from tests.support.clock import Clock

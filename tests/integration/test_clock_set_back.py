@@ -14,10 +14,10 @@ from grantwire.read_model.summary import Summaries
 from grantwire.validation import PageRequest
 from grantwire.workers.leases import Failure, RetryDecision
 from tests.integration.test_delivery_claims import NOON, FakeSender, add, deliver
-from tests.support.changes import FeedClient
 from tests.support.checks import CheckClient, write_audit, write_entitlement
 from tests.support.client import Client
 from tests.support.clock import Clock
+from tests.support.feed import FeedClient
 from tests.support.read_model import copy_to_read_model
 from tests.support.times import history, in_hours, run_expiry
 from tests.support.workers.relay_support import enqueue_many

@@ -17,12 +17,12 @@ import psycopg
 import pytest
 from psycopg.rows import tuple_row
 
-from grantwire.changes.feed import READ_PAGE
-from grantwire.changes.snapshot import READ_SNAPSHOT
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.batch_store import CHANGE_BATCH
 from grantwire.entitlements.checks import CHECK, CHECK_MANY
 from grantwire.entitlements.store import CHANGE, LIST
+from grantwire.feed.change_feed import READ_PAGE
+from grantwire.feed.snapshot import READ_SNAPSHOT
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
 from grantwire.read_model.summary import SUMMARIZE

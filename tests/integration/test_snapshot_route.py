@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.support.changes import FeedClient
+from tests.support.feed import FeedClient
 from tests.support.concurrency import run_concurrently
 
 if TYPE_CHECKING:

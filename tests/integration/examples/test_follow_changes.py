@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from docs.examples.follow_changes import SCHEMA, connect, step
-from tests.support.changes import FeedClient
+from tests.support.feed import FeedClient
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from grantwire.changes.lag import report_lag
 from grantwire.errors import InternalError, RetryableError, SystemFaultError
+from grantwire.feed.lag import report_lag
 from grantwire.observability import logger, trace_id_from_headers
 from grantwire.settings import duration, integer, setting
 from grantwire.workers.loop import Worker

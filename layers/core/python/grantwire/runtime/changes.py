@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grantwire.changes import ChangeFeed, FeedSettings, Snapshot
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.settings import TimeSettings
+from grantwire.feed import ChangeFeed, FeedSettings, Snapshot
 from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load
 

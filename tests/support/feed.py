@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from functions.list_changes.handler import handler
-from grantwire.changes import ChangeFeed, FeedSettings, Snapshot
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.settings import TimeSettings
+from grantwire.feed import ChangeFeed, FeedSettings, Snapshot
 from grantwire.runtime.changes import ChangesRuntime
 from grantwire.settings import load
 from tests.support.client import Response, event

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from grantwire.changes.cursor import DROPPED_MESSAGE, REPLACED_MESSAGE, FeedCursor, Position
-from grantwire.changes.waiting import WaitingPlaces
 from grantwire.errors import GoneError
+from grantwire.feed.cursor import DROPPED_MESSAGE, REPLACED_MESSAGE, FeedCursor, Position
+from grantwire.feed.waiting import WaitingPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.changes.requests import ChangesRequest
-    from grantwire.changes.settings import FeedSettings
     from grantwire.database import Database
+    from grantwire.feed.requests import ChangesRequest
+    from grantwire.feed.settings import FeedSettings
 
 # A change appears this much later than at once, at most, to a request that waits.
 _POLL_SECONDS = 0.25

@@ -12,10 +12,10 @@ Both raise GoneError for a cursor from before a restore, RateLimitedError if too
 `report_lag` measures for how long the feed is held back.
 """
 
-from grantwire.changes.feed import ChangeFeed
-from grantwire.changes.lag import report_lag
-from grantwire.changes.requests import ChangesRequest, SnapshotRequest
-from grantwire.changes.settings import FeedSettings
-from grantwire.changes.snapshot import Snapshot
+from grantwire.feed.change_feed import ChangeFeed
+from grantwire.feed.lag import report_lag
+from grantwire.feed.requests import ChangesRequest, SnapshotRequest
+from grantwire.feed.settings import FeedSettings
+from grantwire.feed.snapshot import Snapshot
 
 __all__ = ["ChangeFeed", "ChangesRequest", "FeedSettings", "Snapshot", "SnapshotRequest", "report_lag"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.changes.cursor import FeedCursor, Position, SnapshotToken, require_same_history
+from grantwire.feed.cursor import FeedCursor, Position, SnapshotToken, require_same_history
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from grantwire.changes.requests import SnapshotRequest
     from grantwire.database import Database
+    from grantwire.feed.requests import SnapshotRequest
 
 # One statement, so that the page and the transactions that it sees belong together. It reads one row more than the page
 # holds, to know whether there is a next page. Building the JSON in PostgreSQL costs half of building it in Python.

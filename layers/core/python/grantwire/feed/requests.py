@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from grantwire.changes.cursor import FeedCursor, SnapshotToken
 from grantwire.errors import BadRequestError
+from grantwire.feed.cursor import FeedCursor, SnapshotToken
 from grantwire.validation import MAX_PAGE_SIZE, parse_page_size, single_values
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grantwire.changes.cursor import FeedCursor, Position, SnapshotToken
-from grantwire.changes.requests import ChangesRequest, SnapshotRequest
 from grantwire.errors import BadRequestError
+from grantwire.feed.cursor import FeedCursor, Position, SnapshotToken
+from grantwire.feed.requests import ChangesRequest, SnapshotRequest
 from tests.support.contract import document, schema_validator
 
 if TYPE_CHECKING:
