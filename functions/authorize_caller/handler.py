@@ -1,7 +1,7 @@
 """Authorize a caller: return the IAM policy for a bearer token."""
 
 from grantwire.entrypoints.authorizer import AuthorizerHandler
-from grantwire.runtime.clients import CallerRuntime
+from grantwire.wiring.routes.authorize_caller import CallerRuntime
 
 handler = AuthorizerHandler(
     "authorize_caller",

@@ -2,6 +2,6 @@
 
 from grantwire.entrypoints.batches import count_items, handle
 from grantwire.entrypoints.http import HttpHandler
-from grantwire.runtime.batches import BatchRuntime
+from grantwire.wiring.routes.change_batch import BatchRuntime
 
 handler = HttpHandler({"POST /v1/entitlements/batches": handle}, BatchRuntime.build, weigh=count_items)

@@ -2,7 +2,7 @@
 
 from grantwire.entrypoints.checks import check_many, check_one, count_pairs, list_history
 from grantwire.entrypoints.http import HttpHandler
-from grantwire.runtime.check import CheckRuntime
+from grantwire.wiring.routes.check_entitlement import CheckRuntime
 
 handler = HttpHandler(
     {

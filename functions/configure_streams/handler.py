@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grantwire.entrypoints.task import TaskHandler
-from grantwire.runtime.topology import ConfigurationRuntime
+from grantwire.wiring.tasks.configure_streams import ConfigurationRuntime
 
 
 def handle(_event: Mapping[str, Any], rt: ConfigurationRuntime, _source: str) -> dict[str, Any]:

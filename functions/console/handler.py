@@ -4,7 +4,7 @@ from pathlib import Path
 
 from grantwire.console import Console
 from grantwire.entrypoints.http import HttpHandler, Request, Response
-from grantwire.runtime.gateway import Gateway
+from grantwire.wiring.gateway import Gateway
 
 PAGE = Path(__file__).parent / "page"
 

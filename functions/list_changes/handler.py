@@ -2,7 +2,7 @@
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.feed import ChangesRequest, SnapshotRequest
-from grantwire.runtime.changes import ChangesRuntime
+from grantwire.wiring.routes.list_changes import ChangesRuntime
 
 
 def list_changes(request: Request, rt: ChangesRuntime) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grantwire.clients.commands import ClientCommand
 from grantwire.entrypoints.task import TaskHandler
-from grantwire.runtime.clients import ClientsRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 
 
 def handle(event: Mapping[str, Any], rt: ClientsRuntime, source: str) -> dict[str, Any]:

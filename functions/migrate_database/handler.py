@@ -6,7 +6,7 @@ from typing import Any
 from grantwire.database import connect
 from grantwire.database.migrations import apply, limit_audit_retention, read_schema
 from grantwire.entrypoints.task import TaskHandler
-from grantwire.runtime.migration import MigrationRuntime
+from grantwire.wiring.tasks.migrate_database import MigrationRuntime
 
 
 def handle(_event: Mapping[str, Any], rt: MigrationRuntime, _source: str) -> dict[str, Any]:

@@ -2,6 +2,6 @@
 
 from grantwire.entrypoints.client_operations import ROUTES
 from grantwire.entrypoints.http import HttpHandler
-from grantwire.runtime.client_operations import ClientOperationsRuntime
+from grantwire.wiring.routes.operate_clients import ClientOperationsRuntime
 
 handler = HttpHandler(ROUTES, ClientOperationsRuntime.build)

@@ -2,6 +2,6 @@
 
 from grantwire.entrypoints.http import HttpHandler
 from grantwire.entrypoints.operations import ROUTES
-from grantwire.runtime.operations import OperationsRuntime
+from grantwire.wiring.routes.operations import OperationsRuntime
 
 handler = HttpHandler(ROUTES, OperationsRuntime.build)

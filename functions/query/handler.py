@@ -2,7 +2,7 @@
 
 from grantwire.entitlements import PageRequest
 from grantwire.entrypoints.http import HttpHandler, Request, Response
-from grantwire.runtime.api import ApiRuntime
+from grantwire.wiring.routes.entitlements import ApiRuntime
 
 
 def handle(request: Request, rt: ApiRuntime) -> Response:

@@ -9,7 +9,7 @@ from typing import Any
 
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.read_model.commands import RebuildCommand
-from grantwire.runtime.rebuild import RebuildRuntime
+from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 
 
 def handle(event: Mapping[str, Any], rt: RebuildRuntime, source: str) -> dict[str, Any]:

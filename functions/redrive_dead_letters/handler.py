@@ -10,7 +10,7 @@ from typing import Any
 
 from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.entrypoints.task import TaskHandler
-from grantwire.runtime.redrive import RedriveRuntime
+from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
 
 
 def handle(event: Mapping[str, Any], rt: RedriveRuntime, source: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.errors import NotFoundError
 from grantwire.notifications.listing import NotificationPageRequest
-from grantwire.runtime.notifications import NotificationListRuntime
+from grantwire.wiring.routes.show_inbox import NotificationListRuntime
 
 
 def handle(request: Request, rt: NotificationListRuntime) -> Response:

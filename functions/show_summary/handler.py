@@ -1,8 +1,8 @@
 """Return the summary of a user's entitlements from the read model."""
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
-from grantwire.runtime.summary import SummaryRuntime
 from grantwire.validation import PageRequest
+from grantwire.wiring.routes.show_summary import SummaryRuntime
 
 
 def handle(request: Request, rt: SummaryRuntime) -> Response:

@@ -46,7 +46,7 @@ def rebuild(arguments: Sequence[str], progress: Progress) -> int:
     }
     with product_code("See --help for the options. It is safe to repeat the command."):
         from grantwire.read_model.commands import RebuildCommand  # noqa: PLC0415  # importable only here
-        from grantwire.runtime.rebuild import RebuildRuntime  # noqa: PLC0415
+        from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime  # noqa: PLC0415
 
         command = RebuildCommand.parse(_event(options))
         with contextlib.closing(RebuildRuntime.build(environ)) as runtime:

@@ -40,7 +40,7 @@ def redrive(arguments: Sequence[str], progress: Progress) -> int:
     environ = target.environment(os.environ, needs_nats=options.kind == "nats")
     with product_code("See --help for the options. It is safe to repeat the command."):
         from grantwire.dead_letters.commands import DeadLetterCommand  # noqa: PLC0415  # importable only here
-        from grantwire.runtime.redrive import RedriveRuntime  # noqa: PLC0415
+        from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime  # noqa: PLC0415
 
         command = DeadLetterCommand.parse(_event(options))
         with contextlib.closing(RedriveRuntime.build(environ)) as runtime:

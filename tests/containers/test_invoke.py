@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from grantwire.clients.scopes import Scope
 from grantwire.database.migrations import read_schema
 from grantwire.operator_actions import Operator
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.clients import ClientsRuntime
-from grantwire.runtime.relay import RelayRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from infra.local.deployment.template import logical_names
 from infra.local.servers.nats_users import TOPOLOGY
 from tests.support.checks import CHECK

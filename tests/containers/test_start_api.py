@@ -13,7 +13,7 @@ import pytest
 from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.operator_actions import Operator
-from grantwire.runtime.clients import ClientsRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 from tests.containers.conftest import environment
 from tests.e2e.http import Http
 from tests.support.client import CHANGE, GRANTS, INBOX, REVOKES, SUMMARY

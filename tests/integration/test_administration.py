@@ -17,8 +17,8 @@ from grantwire.dead_letters import redrive
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.read_model import from_record, from_stream
-from grantwire.runtime.clients import ClientsRuntime
-from grantwire.runtime.rebuild import RebuildRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
+from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from tests.support.audit import audit_messages
 from tests.support.dead_letters import Pipeline, event_bytes
 from tests.support.paths import ROOT
@@ -278,7 +278,7 @@ import os, signal, sys
 from grantwire import operator_actions
 from grantwire.clients import store
 from grantwire.clients.commands import ClientCommand
-from grantwire.runtime.clients import ClientsRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 
 record = store.record_client
 

@@ -14,8 +14,8 @@ import pytest
 
 from functions.record_advisories.handler import handler
 from grantwire.errors import RetryableError
-from grantwire.runtime.lazy import LazyRuntime
-from grantwire.runtime.recorder import RecorderRuntime
+from grantwire.wiring.lazy import LazyRuntime
+from grantwire.wiring.workers.record_advisories import RecorderRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, budget, event_bytes, event_headers

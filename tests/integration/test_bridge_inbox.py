@@ -22,7 +22,7 @@ from grantwire.jetstream import connection
 from grantwire.notifications import bridge
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_events
-from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT

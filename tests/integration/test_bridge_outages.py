@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from grantwire.workers.budget import Budget
 from tests.support.migrations import migrate
 from tests.support.nats_users import configured

@@ -19,7 +19,8 @@ from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import NotFoundError, RejectedError, RetryableError
 from grantwire.observability import logger
 from grantwire.operator_actions import Operator
-from grantwire.runtime.clients import CallerRuntime, ClientsRuntime
+from grantwire.wiring.routes.authorize_caller import CallerRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.stack.development_client import development_token

@@ -16,8 +16,8 @@ from grantwire.errors import ReceiverBusyError, RejectedError, RetryableError
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import Sender
 from grantwire.observability import metrics
-from grantwire.runtime.delivery import DeliveryRuntime, DeliverySettings
 from grantwire.settings import load
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime, DeliverySettings
 from grantwire.workers.budget import Budget
 from grantwire.workers.leases import LeaseSettings
 from grantwire.workers.listener import Listener

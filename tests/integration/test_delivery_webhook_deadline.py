@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.runtime.delivery import DeliverySettings
 from grantwire.settings import load
+from grantwire.wiring.workers.deliver_notifications import DeliverySettings
 from tests.integration.test_delivery_webhook import webhook
 from tests.support.certificates import Authority
 from tests.support.plaintext import PLAINTEXT

@@ -11,8 +11,8 @@ import pytest
 
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.notifications.senders import SenderSettings, build_sender
-from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.settings import load
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
 from grantwire.workers.budget import Budget
 from tests.integration.test_delivery_claims import add, notifications
 from tests.support.concurrency import run_concurrently

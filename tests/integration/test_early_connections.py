@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from grantwire.runtime.api import ApiRuntime
-from grantwire.runtime.clients import CallerRuntime
-from grantwire.runtime.operations import OperationsRuntime
+from grantwire.wiring.routes.authorize_caller import CallerRuntime
+from grantwire.wiring.routes.entitlements import ApiRuntime
+from grantwire.wiring.routes.operations import OperationsRuntime
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres
 from tests.support.waiting import until

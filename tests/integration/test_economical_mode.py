@@ -6,9 +6,9 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.delivery import DeliveryRuntime
-from grantwire.runtime.relay import RelayRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from grantwire.workers.budget import Budget
 from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import functions, load_template

@@ -17,7 +17,7 @@ from grantwire.notifications.events import decode_payload
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.read_model.genuine import find_genuine
 from grantwire.read_model.model import project
-from grantwire.runtime.rebuild import RebuildRuntime
+from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from tests.support.audit import OPERATIONS, audit_payloads
 from tests.support.read_model import (
     ACTOR_AND_REASON,

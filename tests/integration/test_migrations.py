@@ -19,7 +19,7 @@ from functions.migrate_database.handler import handle
 from grantwire.database import migrations
 from grantwire.database.migrations import Schema, SqlFile, read_schema, read_schema_from
 from grantwire.errors import InternalError
-from grantwire.runtime.migration import MigrationRuntime
+from grantwire.wiring.tasks.migrate_database import MigrationRuntime
 from infra.local.errors import CommandError
 from infra.local.stack import database as stack_database
 from infra.local.stack.schema import MAJOR, dump_schema

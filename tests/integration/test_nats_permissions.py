@@ -20,8 +20,8 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model.commands import RebuildCommand
-from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
+from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from grantwire_cli import nats_events
 from infra.local.servers.nats_users import FAULTS, TOPOLOGY, WORKERS, inbox_prefix, map_subject
 from tests.support.audit import audit_messages, audit_payloads

@@ -16,8 +16,8 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record_events
 from grantwire.notifications.listing import NotificationList
-from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.settings import load
+from grantwire.wiring.routes.show_inbox import NotificationListRuntime
 from tests.support.client import event as http_event
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT

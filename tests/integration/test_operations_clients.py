@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from grantwire.clients.tokens import Token
-from grantwire.runtime.clients import CallerRuntime
+from grantwire.wiring.routes.authorize_caller import CallerRuntime
 from tests.support.client_administration import CLIENTS, LIMITS, OPERATOR, REVOKE, ROTATE, Administration
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT

@@ -14,9 +14,9 @@ from grantwire.errors import RetryableError
 from grantwire.operations.advice import ADVICE
 from grantwire.operations.problems import WORKERS, ProblemSettings
 from grantwire.operations.status import Statuses
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.settings import load
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
 from grantwire.workers.budget import Budget
 from tests.integration.test_operations_status import STATUS, beat
 from tests.support.dead_letters import budget as idle_budget

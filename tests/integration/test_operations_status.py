@@ -17,10 +17,10 @@ from grantwire.observability import metrics
 from grantwire.operations.problems import WORKERS, ProblemSettings
 from grantwire.operations.samples import Samples
 from grantwire.operations.status import Statuses
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.relay import RelayRuntime
-from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
+from grantwire.wiring.workers.sweep_retention import SweepRuntime
 from grantwire.workers.heartbeats import Heartbeats, Run
 from grantwire.workers.schedule import ScheduleSettings
 from tests.support.dead_letters import budget

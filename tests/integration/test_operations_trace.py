@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.delivery import DeliveryRuntime
-from grantwire.runtime.operator_commands import OperatorCommandsRuntime
-from grantwire.runtime.relay import RelayRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
+from grantwire.wiring.workers.run_operator_commands import OperatorCommandsRuntime
 from tests.support.client import BATCHES, CALLER, CHANGE, GRANTS, REVOKES, event, item
 from tests.support.dead_letters import budget
 from tests.support.operations import DISCARD, OPERATOR, REDRIVE, OpsClient

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.operations import command_store
-from grantwire.runtime.operator_commands import OperatorCommandsRuntime
+from grantwire.wiring.workers.run_operator_commands import OperatorCommandsRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, budget, event_bytes, event_headers

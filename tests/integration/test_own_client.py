@@ -14,8 +14,8 @@ from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.scopes import Scope
 from grantwire.clients.store import ClientLimits, Clients
 from grantwire.operator_actions import Operator
-from grantwire.runtime.gateway import Gateway
-from grantwire.runtime.operations import OperationsRuntime
+from grantwire.wiring.gateway import Gateway
+from grantwire.wiring.routes.operations import OperationsRuntime
 from tests.support.client import Response, event
 from tests.support.client_administration import Administration
 from tests.support.contract import assert_matches_contract

@@ -27,8 +27,8 @@ from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
 from grantwire.read_model.summary import SUMMARIZE
 from grantwire.retention.checks import SELECT_DIFFERENCES
-from grantwire.runtime.relay import SESSION
 from grantwire.settings import load
+from grantwire.wiring.workers.relay_outbox import SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

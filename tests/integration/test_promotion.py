@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from grantwire.runtime.check import CheckRuntime
+from grantwire.wiring.routes.check_entitlement import CheckRuntime
 from tests.support.checks import CheckClient
 from tests.support.client import Client, item
 from tests.support.plaintext import PLAINTEXT

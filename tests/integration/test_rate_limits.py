@@ -20,12 +20,12 @@ from grantwire.entitlements.settings import TimeSettings
 from grantwire.errors import RateLimitedError, TooLargeError
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operator_actions import Operator
-from grantwire.runtime.api import ApiRuntime
-from grantwire.runtime.batches import BatchRuntime
-from grantwire.runtime.check import CheckRuntime
-from grantwire.runtime.notifications import NotificationListRuntime
-from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
+from grantwire.wiring.routes.change_batch import BatchRuntime
+from grantwire.wiring.routes.check_entitlement import CheckRuntime
+from grantwire.wiring.routes.entitlements import ApiRuntime
+from grantwire.wiring.routes.show_inbox import NotificationListRuntime
+from grantwire.wiring.routes.show_summary import SummaryRuntime
 from tests.support.checks import CHECKS, CheckClient
 from tests.support.client import GRANTS, Client, event, item
 from tests.support.concurrency import run_concurrently

@@ -9,8 +9,8 @@ import pytest
 
 from functions.rebuild_read_model.handler import handle, handler
 from grantwire.errors import BadRequestError
-from grantwire.runtime.lazy import LazyRuntime
-from grantwire.runtime.rebuild import RebuildRuntime
+from grantwire.wiring.lazy import LazyRuntime
+from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.operators import rebuild as cli

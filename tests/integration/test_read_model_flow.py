@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.read_model.commands import RebuildCommand
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.rebuild import RebuildRuntime
-from grantwire.runtime.relay import RelayRuntime
+from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from grantwire.workers.budget import Budget
 from tests.support.client import Client
 from tests.support.concurrency import run_concurrently

@@ -16,8 +16,8 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model import from_stream
 from grantwire.read_model.commands import RebuildCommand
-from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
+from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.module_database import database_url

@@ -12,8 +12,8 @@ import pytest
 from functions.redrive_dead_letters.handler import handle, handler
 from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import BadRequestError
-from grantwire.runtime.lazy import LazyRuntime
-from grantwire.runtime.redrive import RedriveRuntime
+from grantwire.wiring.lazy import LazyRuntime
+from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.operators import redrive as cli

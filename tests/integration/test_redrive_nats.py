@@ -11,7 +11,7 @@ import pytest
 from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 from grantwire.jetstream.publisher import Publisher
-from grantwire.runtime.redrive import RedriveRuntime
+from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.servers import newest_postgres

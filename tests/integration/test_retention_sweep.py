@@ -15,9 +15,9 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import ConfigError, InternalError, RetryableError
 from grantwire.observability import metrics
 from grantwire.retention import POLICIES, RetentionSettings, Sweep
-from grantwire.runtime.lazy import LazyRuntime
-from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
+from grantwire.wiring.lazy import LazyRuntime
+from grantwire.wiring.workers.sweep_retention import SweepRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import budget

@@ -19,8 +19,8 @@ from functions.migrate_database.handler import handle
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import InternalError
 from grantwire.retention import RetentionSettings, Sweep
-from grantwire.runtime.migration import MigrationRuntime
 from grantwire.settings import load
+from grantwire.wiring.tasks.migrate_database import MigrationRuntime
 from infra.local.stack import database as local_database
 from infra.local.stack.development_client import development_token
 from tests.support.client import Client

@@ -14,8 +14,8 @@ import pytest
 
 from grantwire.errors import SystemFaultError
 from grantwire.notifications import bridge, events
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.delivery import DeliveryRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
 from grantwire.workers.budget import Budget
 from tests.support.dead_letters import Pipeline
 from tests.support.servers import newest_postgres

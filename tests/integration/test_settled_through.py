@@ -16,10 +16,10 @@ from psycopg import sql
 from grantwire.notifications.dead_letters import redrive
 from grantwire.observability import metrics
 from grantwire.operations.samples import Samples
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.delivery import DeliveryRuntime
-from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from grantwire.workers.schedule import ScheduleSettings
 from infra.local.system.processes import wait_until
 from tests.support.dead_letters import budget
@@ -30,7 +30,7 @@ from tests.support.workers.relay_support import enqueue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire.runtime.worker import WorkerRuntime
+    from grantwire.wiring.workers.runtime import WorkerRuntime
     from tests.integration.conftest import Rows
     from tests.support.client import Client
 

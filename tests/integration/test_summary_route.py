@@ -15,8 +15,8 @@ from functions.show_summary.handler import handler
 from grantwire.database import Database, DatabaseSettings
 from grantwire.read_model.model import project
 from grantwire.read_model.summary import SUMMARIZE, Summaries
-from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
+from grantwire.wiring.routes.show_summary import SummaryRuntime
 from tests.support.client import Client, Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.module_database import database_url

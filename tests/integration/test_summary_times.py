@@ -11,9 +11,9 @@ import pytest
 from grantwire.database import Database, DatabaseSettings
 from grantwire.read_model.model import project
 from grantwire.read_model.summary import Summaries
-from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
 from grantwire.validation import PageRequest
+from grantwire.wiring.routes.show_summary import SummaryRuntime
 from tests.integration.test_summary_route import send
 from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT

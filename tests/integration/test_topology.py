@@ -17,12 +17,12 @@ from grantwire.errors import RetryableError
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings, verify_topology
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.lazy import LazyRuntime
-from grantwire.runtime.recorder import RecorderRuntime
-from grantwire.runtime.relay import RelayRuntime
-from grantwire.runtime.topology import ConfigurationRuntime
 from grantwire.settings import load
+from grantwire.wiring.lazy import LazyRuntime
+from grantwire.wiring.tasks.configure_streams import ConfigurationRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.record_advisories import RecorderRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from infra.local.servers.nats_users import TOPOLOGY
 from tests.support.concurrency import run_concurrently
 from tests.support.nats_users import READER, as_admin, as_user, configure
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
-    from grantwire.runtime.worker import WorkerRuntime
+    from grantwire.wiring.workers.runtime import WorkerRuntime
 
 pytestmark = newest_postgres
 

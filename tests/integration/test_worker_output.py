@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.observability import metrics
-from grantwire.runtime.delivery import DeliveryRuntime
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
 from tests.support.paths import PYTHONPATH
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from functions.check_entitlement.handler import handler
-from grantwire.runtime.check import CheckRuntime
+from grantwire.wiring.routes.check_entitlement import CheckRuntime
 from tests.support.client import Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT

@@ -20,9 +20,9 @@ from grantwire.entitlements.batch_store import EntitlementBatches
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.entrypoints.request import Request
 from grantwire.idempotency import IdempotencySettings
-from grantwire.runtime.api import ApiRuntime
-from grantwire.runtime.batches import BatchRuntime
 from grantwire.settings import load
+from grantwire.wiring.routes.change_batch import BatchRuntime
+from grantwire.wiring.routes.entitlements import ApiRuntime
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT
 

@@ -10,8 +10,8 @@ from functions.operate_clients.handler import handler
 from grantwire.clients.scopes import Scope
 from grantwire.clients.store import DEFAULT_LIMITS
 from grantwire.operator_actions import Operator
-from grantwire.runtime.client_operations import ClientOperationsRuntime
-from grantwire.runtime.clients import ClientsRuntime
+from grantwire.wiring.routes.operate_clients import ClientOperationsRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 from tests.support.client import PATIENT, Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT

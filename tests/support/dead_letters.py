@@ -19,10 +19,10 @@ from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.recorder import RecorderRuntime
-from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
+from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.record_advisories import RecorderRuntime
 from grantwire.workers.budget import Budget
 from tests.support.audit import audit_messages
 from tests.support.nats_users import as_admin, configure

@@ -9,8 +9,8 @@ from functions.list_changes.handler import handler
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.feed import ChangeFeed, FeedSettings, Snapshot
-from grantwire.runtime.changes import ChangesRuntime
 from grantwire.settings import load
+from grantwire.wiring.routes.list_changes import ChangesRuntime
 from tests.support.client import Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT

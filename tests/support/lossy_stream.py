@@ -15,9 +15,9 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.outbox.encoding import encode_event
-from grantwire.runtime.recorder import RecorderRuntime
-from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
+from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
+from grantwire.wiring.workers.record_advisories import RecorderRuntime
 from tests.support.audit import audit_payloads
 from tests.support.nats_users import as_admin, configure
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from grantwire.runtime.topology import ConfigurationRuntime
+from grantwire.wiring.tasks.configure_streams import ConfigurationRuntime
 from infra.local.servers.nats import NatsServer, NatsUsers
 from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefix, render_accounts
 

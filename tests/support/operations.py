@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from functions.operations.handler import handler
 from grantwire.clients.scopes import Scope
-from grantwire.runtime.operations import OperationsRuntime
+from grantwire.wiring.routes.operations import OperationsRuntime
 from tests.support.client import Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT

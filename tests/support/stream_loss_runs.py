@@ -35,9 +35,9 @@ from psycopg.rows import dict_row
 
 from grantwire.errors import GrantwireError
 from grantwire.observability import logger
-from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.recorder import RecorderRuntime
-from grantwire.runtime.relay import RelayRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.record_advisories import RecorderRuntime
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from grantwire.workers.budget import Budget
 from tests.support import run as run_files
 from tests.support.client import Client
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from grantwire.runtime.worker import WorkerRuntime
+    from grantwire.wiring.workers.runtime import WorkerRuntime
 
 _QUICK = {
     "DATABASE_STATEMENT_TIMEOUT": "1s",

@@ -17,7 +17,7 @@ from grantwire.entrypoints.batches import count_items
 from grantwire.entrypoints.request import Request
 from grantwire.errors import BadRequestError, KeyConflictError, NotAppliedError, RequestInProgressError
 from grantwire.idempotency import StoredResponse
-from grantwire.runtime.batches import BatchRuntime
+from grantwire.wiring.routes.change_batch import BatchRuntime
 from tests.support.client import BATCHES, CHANGE, event, item
 from tests.support.contract import assert_matches_contract, document, schema_validator
 from tests.unit.test_hostile_requests import ANY_TEXT, JSON

@@ -24,8 +24,8 @@ from grantwire.entitlements.read_requests import (
 )
 from grantwire.entrypoints.request import Request
 from grantwire.errors import BadRequestError, ConfigError
-from grantwire.runtime.check import CheckRuntime
 from grantwire.settings import load
+from grantwire.wiring.routes.check_entitlement import CheckRuntime
 from infra.local.deployment.template import load_template
 from tests.support.checks import CHECK, CHECKS, HISTORY
 from tests.support.client import Response, event

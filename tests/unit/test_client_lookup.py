@@ -13,8 +13,8 @@ from grantwire.clients.store import Client, Clients
 from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.errors import UnauthenticatedError
-from grantwire.runtime.authentication import build_decisions
-from grantwire.runtime.clients import CallerRuntime
+from grantwire.wiring.authentication import build_decisions
+from grantwire.wiring.routes.authorize_caller import CallerRuntime
 from infra.local.deployment.template import load_template
 from tests.support.plaintext import PLAINTEXT
 

@@ -20,7 +20,7 @@ from grantwire.entrypoints.authentication import FORBIDDEN_MESSAGE
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.entrypoints.request import UNAUTHENTICATED_MESSAGE
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.runtime.gateway import Gateway
+from grantwire.wiring.gateway import Gateway
 from infra.local.deployment.gateway import complete_api, gateway_responses
 from infra.local.deployment.template import api_routes, load_template
 from infra.local.errors import CommandError

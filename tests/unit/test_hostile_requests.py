@@ -19,7 +19,7 @@ from grantwire.entitlements import ChangeCommand, Entitlements, Operation, PageR
 from grantwire.entrypoints.request import MAX_BODY_BYTES, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
-from grantwire.runtime.api import ApiRuntime
+from grantwire.wiring.routes.entitlements import ApiRuntime
 from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, event
 from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 

@@ -10,28 +10,28 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grantwire.errors import ConfigError
-from grantwire.runtime.api import ApiSettings
-from grantwire.runtime.authentication import AuthenticationSettings
-from grantwire.runtime.bridge import BridgeSettings
-from grantwire.runtime.changes import ChangesSettings
-from grantwire.runtime.check import CheckSettings
-from grantwire.runtime.client_operations import ClientOperationsSettings
-from grantwire.runtime.clients import CallerSettings
-from grantwire.runtime.delivery import DeliverySettings
-from grantwire.runtime.expiry import ExpireSettings
-from grantwire.runtime.gateway import GatewaySettings
-from grantwire.runtime.migration import MigrationSettings
-from grantwire.runtime.notifications import NotificationListSettings
-from grantwire.runtime.operations import OperationsSettings
-from grantwire.runtime.operator_commands import OperatorCommandsSettings
-from grantwire.runtime.rebuild import RebuildSettings
-from grantwire.runtime.recorder import RecorderSettings
-from grantwire.runtime.redrive import RedriveSettings
-from grantwire.runtime.relay import RelaySettings
-from grantwire.runtime.summary import SummarySettings
-from grantwire.runtime.sweep import SweepSettings
-from grantwire.runtime.topology import ConfigurationSettings
 from grantwire.settings import load, parse_duration, variables
+from grantwire.wiring.authentication import AuthenticationSettings
+from grantwire.wiring.callers import CallerSettings
+from grantwire.wiring.gateway import GatewaySettings
+from grantwire.wiring.routes.check_entitlement import CheckSettings
+from grantwire.wiring.routes.entitlements import ApiSettings
+from grantwire.wiring.routes.list_changes import ChangesSettings
+from grantwire.wiring.routes.operate_clients import ClientOperationsSettings
+from grantwire.wiring.routes.operations import OperationsSettings
+from grantwire.wiring.routes.show_inbox import NotificationListSettings
+from grantwire.wiring.routes.show_summary import SummarySettings
+from grantwire.wiring.tasks.configure_streams import ConfigurationSettings
+from grantwire.wiring.tasks.migrate_database import MigrationSettings
+from grantwire.wiring.tasks.rebuild_read_model import RebuildSettings
+from grantwire.wiring.tasks.redrive_dead_letters import RedriveSettings
+from grantwire.wiring.workers.bridge_events import BridgeSettings
+from grantwire.wiring.workers.deliver_notifications import DeliverySettings
+from grantwire.wiring.workers.expire_entitlements import ExpireSettings
+from grantwire.wiring.workers.record_advisories import RecorderSettings
+from grantwire.wiring.workers.relay_outbox import RelaySettings
+from grantwire.wiring.workers.run_operator_commands import OperatorCommandsSettings
+from grantwire.wiring.workers.sweep_retention import SweepSettings
 
 SETTINGS_CLASSES: list[type[Any]] = [
     ApiSettings,

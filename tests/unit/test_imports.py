@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -117,6 +118,21 @@ def test_function_loads_exactly_its_heavy_modules(function: str) -> None:
     assert modules_of_function(function) & HEAVY_MODULES == ALLOWED[function]
 
 
+WIRING_MODULE = re.compile(r"grantwire\.wiring\.(routes|workers|tasks)\.(\w+)")
+# The functions that share a runtime.
+SHARE_ENTITLEMENTS = {"extend", "grant", "query", "revoke"}
+
+
+@pytest.mark.parametrize("function", sorted(ALLOWED.keys() - {"console"}))
+def test_wiring_of_a_function_has_its_name(function: str) -> None:
+    """A reader finds the wiring of a function by its name, and a cold start loads that of no other function."""
+    matches = filter(None, map(WIRING_MODULE.fullmatch, modules_of_function(function)))
+    wiring = {match[2] for match in matches} - {"handler", "runtime"}
+    own = "entitlements" if function in SHARE_ENTITLEMENTS else function
+    assert own in wiring
+    assert wiring <= {own, "entitlements"}  # change_batch has the settings of grant
+
+
 ROUTES = [
     "change_batch",
     "check_entitlement",
@@ -147,7 +163,7 @@ PACKAGES = [
     "grantwire.operations",
     "grantwire.outbox",
     "grantwire.read_model",
-    "grantwire.runtime",
+    "grantwire.wiring",
     "grantwire.workers",
     "grantwire.observability",  # the last one, because it loads a heavy module
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.errors import ConfigError
-from grantwire.runtime.clients import ClientsRuntime
+from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import functions, load_template
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from grantwire.errors import ConfigError
-from grantwire.runtime.relay import RelaySettings
 from grantwire.settings import load
+from grantwire.wiring.workers.relay_outbox import RelaySettings
 
 REQUIRED = {
     "DATABASE_URL": "postgresql://db",

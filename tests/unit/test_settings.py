@@ -10,8 +10,6 @@ from grantwire.database import DatabaseSettings
 from grantwire.errors import ConfigError
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.senders import SenderSettings
-from grantwire.runtime.api import ApiSettings
-from grantwire.runtime.delivery import DeliverySettings
 from grantwire.settings import (
     certificates,
     duration,
@@ -24,6 +22,8 @@ from grantwire.settings import (
     text,
     variables,
 )
+from grantwire.wiring.routes.entitlements import ApiSettings
+from grantwire.wiring.workers.deliver_notifications import DeliverySettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

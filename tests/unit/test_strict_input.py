@@ -19,8 +19,8 @@ from functions.query.handler import handler as query
 from grantwire.clients.tokens import Token
 from grantwire.entrypoints.request import Request
 from grantwire.errors import BadRequestError
-from grantwire.runtime.api import ApiRuntime
 from grantwire.validation import clean_text
+from grantwire.wiring.routes.entitlements import ApiRuntime
 from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, event
 from tests.support.paths import ROOT
 from tests.unit.test_hostile_requests import FakeEntitlements

@@ -9,10 +9,10 @@ import pytest
 
 from grantwire.errors import ConfigError
 from grantwire.jetstream.topology import AdvisoryConsumer, TopologySettings
-from grantwire.runtime.delivery import DeliverySettings
-from grantwire.runtime.relay import RelaySettings
-from grantwire.runtime.sweep import SweepSettings
 from grantwire.settings import load
+from grantwire.wiring.workers.deliver_notifications import DeliverySettings
+from grantwire.wiring.workers.relay_outbox import RelaySettings
+from grantwire.wiring.workers.sweep_retention import SweepSettings
 from grantwire.workers.leases import LeaseSettings
 from tests.support.plaintext import PLAINTEXT
 

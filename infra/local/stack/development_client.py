@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from grantwire.runtime.clients import ClientsRuntime
+    from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 
 TOKEN_ENVIRONMENT = "dev"  # noqa: S105  # the same for every local stack
 NAME = "development"
@@ -45,7 +45,7 @@ def local_environment(database_url: str) -> dict[str, str]:
 def client_runtime(environ: Mapping[str, str], hint: str = "") -> Iterator[ClientsRuntime]:
     """Provide the runtime of the function manage_clients, and close its connection at the end."""
     with product_code(hint):
-        from grantwire.runtime.clients import ClientsRuntime  # noqa: PLC0415  # importable only here
+        from grantwire.wiring.tasks.manage_clients import ClientsRuntime  # noqa: PLC0415  # importable only here
 
         with contextlib.closing(ClientsRuntime.build(environ)) as runtime:
             yield runtime

@@ -43,6 +43,6 @@ def configure_streams(url: str, parameters: Mapping[str, str]) -> dict[str, Any]
         "NATS_INBOX_PREFIX": INBOX_PREFIXES[TOPOLOGY],
     }
     with product_code("See the log of NATS. `make clean` starts over with empty streams."):
-        from grantwire.runtime.topology import ConfigurationRuntime  # noqa: PLC0415  # importable only here
+        from grantwire.wiring.tasks.configure_streams import ConfigurationRuntime  # noqa: PLC0415  # importable here
 
         return ConfigurationRuntime.build(environ).configure()

@@ -8,7 +8,7 @@ from statistics import median
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from grantwire.runtime.api import ApiRuntime
+from grantwire.wiring.routes.entitlements import ApiRuntime
 from tests.bench import callers
 from tests.bench.paths.requests import seed
 from tests.bench.results import Finding, Section

@@ -15,8 +15,8 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
-from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.settings import load
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from tests.support.audit import audit_messages
 from tests.support.nats_users import as_admin, configure
 from tests.support.waiting import until_idle

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from grantwire.notifications import bridge
 from grantwire.notifications.inbox import record_events
-from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from grantwire.workers.budget import Budget
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from grantwire.dead_letters.republish import Republisher
 from grantwire.operations import executors
-from grantwire.runtime.operator_commands import OperatorCommandsRuntime
+from grantwire.wiring.workers.run_operator_commands import OperatorCommandsRuntime
 from grantwire.workers.budget import Budget
 
 _calls = 0

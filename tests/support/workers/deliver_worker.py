@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from grantwire.runtime.delivery import DeliveryRuntime
+from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
 from grantwire.workers.budget import Budget
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 import time
 
 from grantwire.jetstream.message import Message
-from grantwire.runtime.recorder import RecorderRuntime
+from grantwire.wiring.workers.record_advisories import RecorderRuntime
 from grantwire.workers.budget import Budget
 
 

@@ -17,8 +17,8 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
+from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from grantwire.workers.budget import Budget
 from tests.support.nats_users import as_admin
 from tests.support.paths import ROOT

@@ -9,7 +9,7 @@ from grantwire.clients.scopes import ANONYMOUS
 from grantwire.entrypoints.refusals import REFUSED
 from grantwire.errors import UnauthenticatedError
 from grantwire.observability import begin_invocation, logger, metrics
-from grantwire.runtime.lazy import LazyRuntime
+from grantwire.wiring.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

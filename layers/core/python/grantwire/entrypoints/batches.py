@@ -13,7 +13,7 @@ from grantwire.idempotency import StoredResponse
 if TYPE_CHECKING:
     from grantwire.entitlements.batches import BatchResult, ItemResult
     from grantwire.entrypoints.request import Request
-    from grantwire.runtime.batches import BatchRuntime
+    from grantwire.wiring.routes.change_batch import BatchRuntime
 
 
 def handle(request: Request, rt: BatchRuntime) -> Response:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.entitlements import ChangeCommand
 from grantwire.entrypoints.http import HttpHandler, Response
-from grantwire.runtime.api import ApiRuntime
+from grantwire.wiring.routes.entitlements import ApiRuntime
 
 if TYPE_CHECKING:
     from grantwire.entitlements import Operation

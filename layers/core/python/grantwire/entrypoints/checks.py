@@ -21,7 +21,7 @@ from grantwire.errors import RejectedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from grantwire.runtime.check import CheckRuntime
+    from grantwire.wiring.routes.check_entitlement import CheckRuntime
 
 _CHECKS = "POST /v1/entitlements/checks"
 # The value of an entity tag, strong or weak: If-None-Match compares only the value.

@@ -13,7 +13,7 @@ from grantwire.validation import single_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from grantwire.runtime.client_operations import ClientOperationsRuntime
+    from grantwire.wiring.routes.operate_clients import ClientOperationsRuntime
 
     Route = Callable[[Request, ClientOperationsRuntime], Response]
 

@@ -18,8 +18,8 @@ from grantwire.entrypoints.refusals import REFUSED, REFUSED_OUTCOMES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
 from grantwire.observability import begin_invocation, logger, metrics
-from grantwire.runtime.gateway import Gateway
-from grantwire.runtime.lazy import LazyRuntime
+from grantwire.wiring.gateway import Gateway
+from grantwire.wiring.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,7 +20,7 @@ from grantwire.validation import single_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from grantwire.runtime.operations import OperationsRuntime
+    from grantwire.wiring.routes.operations import OperationsRuntime
 
     Route = Callable[[Request, OperationsRuntime], Response]
 

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 from grantwire.errors import BadRequestError, ForbiddenError, TooLargeError, UnauthenticatedError
 from grantwire.idempotency import RequestIdentity, parse_key, request_hash
 from grantwire.observability import trace_id_from_headers
-from grantwire.runtime.invocation import xray_header
 from grantwire.validation import MAX_NAME_LENGTH, clean_text
+from grantwire.wiring.invocation import xray_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from grantwire.observability import begin_invocation, logger, trace_id_from_headers
-from grantwire.runtime.invocation import xray_header
-from grantwire.runtime.lazy import LazyRuntime
+from grantwire.wiring.invocation import xray_header
+from grantwire.wiring.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

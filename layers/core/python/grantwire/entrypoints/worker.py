@@ -12,8 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grantwire.observability import begin_invocation, logger, metrics, trace_id_from_headers
-from grantwire.runtime.invocation import xray_header
-from grantwire.runtime.lazy import LazyRuntime
+from grantwire.wiring.invocation import xray_header
+from grantwire.wiring.lazy import LazyRuntime
 from grantwire.workers.budget import Budget
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from grantwire.operations.problems import ProblemSettings
 from grantwire.operations.samples import Samples
 from grantwire.operations.status import Statuses
 from grantwire.operations.traces import Traces
-from grantwire.runtime.early import connect_early
 from grantwire.settings import group, integer, load, setting
+from grantwire.wiring.early import connect_early
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from grantwire.database import Database, DatabaseSettings
 from grantwire.retention.settings import RetentionSettings
 from grantwire.retention.sweep import Sweep
-from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
+from grantwire.wiring.workers.runtime import WorkerRuntime
 from grantwire.workers.heartbeats import Heartbeats
 
 if TYPE_CHECKING:

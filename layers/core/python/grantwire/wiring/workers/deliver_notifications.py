@@ -9,8 +9,8 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.senders.factory import build_breaker
-from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import flag, group, load, setting
+from grantwire.wiring.workers.runtime import WorkerRuntime
 from grantwire.workers.heartbeats import Heartbeats
 from grantwire.workers.leases import LeaseSettings, worker_name
 from grantwire.workers.listener import Listener

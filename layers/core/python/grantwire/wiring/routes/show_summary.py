@@ -1,4 +1,4 @@
-"""The runtime of list_changes."""
+"""The runtime of show_summary."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.settings import TimeSettings
-from grantwire.feed import ChangeFeed, FeedSettings, Snapshot
-from grantwire.runtime.early import connect_early
+from grantwire.read_model.summary import Summaries
 from grantwire.settings import group, load
+from grantwire.wiring.early import connect_early
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,30 +18,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangesSettings:
-    """The settings of list_changes."""
+class SummarySettings:
+    """The settings of show_summary."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    feed: FeedSettings = group(FeedSettings)
-    times: TimeSettings = group(TimeSettings)
     limits: LimitSettings = group(LimitSettings)
+    times: TimeSettings = group(TimeSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class ChangesRuntime:
-    """The objects that list_changes needs."""
+class SummaryRuntime:
+    """The objects that show_summary needs."""
 
-    feed: ChangeFeed
-    snapshot: Snapshot
+    summaries: Summaries
     limiter: RateLimiter | None = None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; on Lambda it connects to the database, too."""
-        settings = load(ChangesSettings, environ)
+        settings = load(SummarySettings, environ)
         database = connect_early(Database(settings.database), environ)
-        return cls(
-            ChangeFeed(database, settings.feed),
-            Snapshot(database, settings.times.grace),
-            RateLimiter(database, settings.limits),
-        )
+        return cls(Summaries(database, settings.times.grace_interval), RateLimiter(database, settings.limits))

@@ -10,9 +10,9 @@ from grantwire.clients.store import Clients
 from grantwire.database import Database
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operations.clients import ClientAdministration
-from grantwire.runtime.clients import CallerSettings, load_with_credentials
-from grantwire.runtime.early import connect_early
 from grantwire.settings import group
+from grantwire.wiring.callers import CallerSettings, load_with_credentials
+from grantwire.wiring.early import connect_early
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.expiry import Expiry, ExpirySettings
 from grantwire.entitlements.settings import TimeSettings
-from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
+from grantwire.wiring.workers.runtime import WorkerRuntime
 from grantwire.workers.heartbeats import Heartbeats
 
 if TYPE_CHECKING:

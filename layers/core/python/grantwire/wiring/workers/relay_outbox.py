@@ -16,8 +16,8 @@ from grantwire.outbox.confirmation.turn import Confirmation
 from grantwire.outbox.connections import Connections
 from grantwire.outbox.relay import Relay
 from grantwire.outbox.wakeup import Wakeup
-from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import flag, group, load, setting
+from grantwire.wiring.workers.runtime import WorkerRuntime
 from grantwire.workers.heartbeats import Heartbeats
 from grantwire.workers.leases import LeaseSettings, worker_name
 

@@ -18,8 +18,8 @@ from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY
 from grantwire.operations.executors import DeadLetterExecutor, RebuildExecutor, VerifyExecutor
 from grantwire.operations.samples import Samples
 from grantwire.operations.worker import CommandWorker
-from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, integer, load, setting
+from grantwire.wiring.workers.runtime import WorkerRuntime
 from grantwire.workers.heartbeats import Heartbeats
 from grantwire.workers.leases import LeaseSettings, worker_name
 from grantwire.workers.schedule import ScheduleSettings

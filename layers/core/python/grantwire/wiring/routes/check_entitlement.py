@@ -1,4 +1,4 @@
-"""The runtime of show_summary."""
+"""The runtime of check_entitlement."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
+from grantwire.entitlements.checks import CacheSettings, Checks
+from grantwire.entitlements.history import History
 from grantwire.entitlements.settings import TimeSettings
-from grantwire.read_model.summary import Summaries
-from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load
+from grantwire.wiring.early import connect_early
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,24 +19,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SummarySettings:
-    """The settings of show_summary."""
+class CheckSettings:
+    """The settings of check_entitlement."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    limits: LimitSettings = group(LimitSettings)
     times: TimeSettings = group(TimeSettings)
+    caching: CacheSettings = group(CacheSettings)
+    limits: LimitSettings = group(LimitSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryRuntime:
-    """The objects that show_summary needs."""
+class CheckRuntime:
+    """The objects that check_entitlement needs."""
 
-    summaries: Summaries
+    checks: Checks
+    history: History
     limiter: RateLimiter | None = None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; on Lambda it connects to the database, too."""
-        settings = load(SummarySettings, environ)
+        settings = load(CheckSettings, environ)
         database = connect_early(Database(settings.database), environ)
-        return cls(Summaries(database, settings.times.grace_interval), RateLimiter(database, settings.limits))
+        checks = Checks(database, settings.times, settings.caching)
+        return cls(checks, History(database), RateLimiter(database, settings.limits))

@@ -11,8 +11,8 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
-from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
+from grantwire.wiring.workers.runtime import WorkerRuntime
 from grantwire.workers.heartbeats import Heartbeats
 
 if TYPE_CHECKING:

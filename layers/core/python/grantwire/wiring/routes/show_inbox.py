@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.listing import NotificationList
-from grantwire.runtime.early import connect_early
 from grantwire.settings import flag, group, load, setting
+from grantwire.wiring.early import connect_early
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The runtime of check_entitlement."""
+"""The runtime of list_changes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
-from grantwire.entitlements.checks import CacheSettings, Checks
-from grantwire.entitlements.history import History
 from grantwire.entitlements.settings import TimeSettings
-from grantwire.runtime.early import connect_early
+from grantwire.feed import ChangeFeed, FeedSettings, Snapshot
 from grantwire.settings import group, load
+from grantwire.wiring.early import connect_early
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,27 +18,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """The settings of check_entitlement."""
+class ChangesSettings:
+    """The settings of list_changes."""
 
     database: DatabaseSettings = group(DatabaseSettings)
+    feed: FeedSettings = group(FeedSettings)
     times: TimeSettings = group(TimeSettings)
-    caching: CacheSettings = group(CacheSettings)
     limits: LimitSettings = group(LimitSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRuntime:
-    """The objects that check_entitlement needs."""
+class ChangesRuntime:
+    """The objects that list_changes needs."""
 
-    checks: Checks
-    history: History
+    feed: ChangeFeed
+    snapshot: Snapshot
     limiter: RateLimiter | None = None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; on Lambda it connects to the database, too."""
-        settings = load(CheckSettings, environ)
+        settings = load(ChangesSettings, environ)
         database = connect_early(Database(settings.database), environ)
-        checks = Checks(database, settings.times, settings.caching)
-        return cls(checks, History(database), RateLimiter(database, settings.limits))
+        return cls(
+            ChangeFeed(database, settings.feed),
+            Snapshot(database, settings.times.grace),
+            RateLimiter(database, settings.limits),
+        )

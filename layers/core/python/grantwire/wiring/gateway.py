@@ -36,6 +36,6 @@ class Gateway:
         if settings.authenticates:
             return cls(settings.decodes_path)
         # A route behind an authorizer does not load this module.
-        from grantwire.runtime.authentication import build_decisions  # noqa: PLC0415
+        from grantwire.wiring.authentication import build_decisions  # noqa: PLC0415
 
         return cls(settings.decodes_path, build_decisions(environ))

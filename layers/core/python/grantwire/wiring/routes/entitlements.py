@@ -10,8 +10,8 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.idempotency import IdempotencySettings
-from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load
+from grantwire.wiring.early import connect_early
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

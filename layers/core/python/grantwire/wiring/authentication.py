@@ -10,8 +10,8 @@ from grantwire.clients.authorizer import Authorizer, DecisionCache
 from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.store import Clients
 from grantwire.database import Database
-from grantwire.runtime.clients import CallerSettings
 from grantwire.settings import group, integer, load, setting
+from grantwire.wiring.callers import CallerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

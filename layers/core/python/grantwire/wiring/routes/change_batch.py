@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from grantwire.clients.limits import RateLimiter
 from grantwire.database import Database
 from grantwire.entitlements.batch_store import EntitlementBatches
-from grantwire.runtime.api import ApiSettings
-from grantwire.runtime.early import connect_early
 from grantwire.settings import load
+from grantwire.wiring.early import connect_early
+from grantwire.wiring.routes.entitlements import ApiSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

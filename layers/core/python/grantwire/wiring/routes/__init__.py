@@ -1,0 +1,1 @@
+"""The runtimes of the functions behind API Gateway."""

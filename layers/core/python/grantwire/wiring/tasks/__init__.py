@@ -1,0 +1,1 @@
+"""The runtimes of the functions that an operator or a deployment invokes."""
