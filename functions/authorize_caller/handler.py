@@ -1,6 +1,6 @@
 """Authorize a caller: return the IAM policy for a bearer token."""
 
-from grantwire.entrypoints.authorizer import AuthorizerHandler
+from grantwire.api.authorizer import AuthorizerHandler
 from grantwire.wiring.routes.authorize_caller import CallerRuntime
 
 handler = AuthorizerHandler(

@@ -1,7 +1,7 @@
 """Check one entitlement or several, now or as of a past time, and read the history of one."""
 
-from grantwire.entrypoints.checks import check_many, check_one, count_pairs, list_history
-from grantwire.entrypoints.http import HttpHandler
+from grantwire.api.http import HttpHandler
+from grantwire.api.routes.checks import check_many, check_one, count_pairs, list_history
 from grantwire.wiring.routes.check_entitlement import CheckRuntime
 
 handler = HttpHandler(

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grantwire.entrypoints.task import TaskHandler
 from grantwire.wiring.tasks.configure_streams import ConfigurationRuntime
+from grantwire.wiring.tasks.handler import TaskHandler
 
 
 def handle(_event: Mapping[str, Any], rt: ConfigurationRuntime, _source: str) -> dict[str, Any]:

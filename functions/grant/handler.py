@@ -1,6 +1,6 @@
 """Grant an entitlement, at most once for each idempotency key."""
 
+from grantwire.api.routes.changes import change_handler
 from grantwire.entitlements import Operation
-from grantwire.entrypoints.changes import change_handler
 
 handler = change_handler(Operation.GRANT)

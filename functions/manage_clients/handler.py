@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grantwire.clients.commands import ClientCommand
-from grantwire.entrypoints.task import TaskHandler
+from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 
 

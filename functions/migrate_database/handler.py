@@ -5,7 +5,7 @@ from typing import Any
 
 from grantwire.database import connect
 from grantwire.database.migrations import apply, limit_audit_retention, read_schema
-from grantwire.entrypoints.task import TaskHandler
+from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.migrate_database import MigrationRuntime
 
 

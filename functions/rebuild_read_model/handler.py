@@ -7,8 +7,8 @@ The event is `{"source": "record"}` or `{"source": "stream", "from_sequence": 1,
 from collections.abc import Mapping
 from typing import Any
 
-from grantwire.entrypoints.task import TaskHandler
 from grantwire.read_model.commands import RebuildCommand
+from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 
 

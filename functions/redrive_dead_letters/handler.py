@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grantwire.dead_letters.commands import DeadLetterCommand
-from grantwire.entrypoints.task import TaskHandler
+from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
 
 

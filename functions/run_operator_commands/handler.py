@@ -1,6 +1,6 @@
 """Execute the commands of operators in batches, and take one sample of the status a minute."""
 
-from grantwire.entrypoints.worker import WorkerHandler
+from grantwire.wiring.workers.handler import WorkerHandler
 from grantwire.wiring.workers.run_operator_commands import OperatorCommandsRuntime
 
 handler = WorkerHandler("run_operator_commands", OperatorCommandsRuntime.build)

@@ -14,9 +14,9 @@ from functions.rebuild_read_model.handler import handle as rebuild_read_model
 from grantwire import operator_actions
 from grantwire.clients import store
 from grantwire.dead_letters import redrive
-from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.read_model import from_record, from_stream
+from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from tests.support.audit import audit_messages

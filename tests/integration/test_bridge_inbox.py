@@ -16,13 +16,13 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.errors import InternalError, RetryableError
 from grantwire.jetstream import connection
 from grantwire.notifications import bridge
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_events
 from grantwire.wiring.workers.bridge_events import BridgeRuntime
+from grantwire.wiring.workers.handler import WorkerHandler
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT

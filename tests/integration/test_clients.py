@@ -11,15 +11,15 @@ import pytest
 
 from functions.authorize_caller.handler import handler as authorize_caller
 from functions.manage_clients.handler import handle
+from grantwire.api.authorizer import AuthorizerHandler
 from grantwire.clients.commands import ClientCommand
 from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token
-from grantwire.entrypoints.authorizer import AuthorizerHandler
-from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import NotFoundError, RejectedError, RetryableError
 from grantwire.observability import logger
 from grantwire.operator_actions import Operator
 from grantwire.wiring.routes.authorize_caller import CallerRuntime
+from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.manage_clients import ClientsRuntime
 from infra.local.errors import CommandError
 from infra.local.progress import Progress

@@ -9,10 +9,10 @@ import pytest
 
 from tests.integration.test_batch_concurrency import HOLD_ROW, holding
 from tests.integration.test_lock_order import HOLD_PAIR, WAITING
-from tests.support.feed import FeedClient
 from tests.support.checks import CheckClient
 from tests.support.client import Client, item
 from tests.support.clock import Clock
+from tests.support.feed import FeedClient
 from tests.support.times import history, in_hours, run_expiry
 from tests.support.waiting import until
 

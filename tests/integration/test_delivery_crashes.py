@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record_events
 from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
+from grantwire.wiring.workers.handler import WorkerHandler
 from grantwire.workers.budget import Budget
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT

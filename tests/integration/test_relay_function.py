@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from grantwire.entrypoints.worker import WorkerHandler
+from grantwire.wiring.workers.handler import WorkerHandler
 from tests.support.paths import ROOT
 from tests.support.servers import newest_postgres
 from tests.support.workers.relay_support import enqueue, enqueue_many, read_stream, relay

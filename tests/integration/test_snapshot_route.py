@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.support.feed import FeedClient
 from tests.support.concurrency import run_concurrently
+from tests.support.feed import FeedClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.observability import metrics
 from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
+from grantwire.wiring.workers.handler import WorkerHandler
 from tests.support.paths import PYTHONPATH
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres

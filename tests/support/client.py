@@ -13,12 +13,12 @@ from functions.extend.handler import handler as extend
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
 from functions.revoke.handler import handler as revoke
+from grantwire.api.request import Request
 from grantwire.clients.scopes import Scope
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.entitlements.batch_store import EntitlementBatches
 from grantwire.entitlements.settings import TimeSettings
-from grantwire.entrypoints.request import Request
 from grantwire.idempotency import IdempotencySettings
 from grantwire.settings import load
 from grantwire.wiring.routes.change_batch import BatchRuntime
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from grantwire.entrypoints.http import HttpHandler
+    from grantwire.api.http import HttpHandler
 
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"

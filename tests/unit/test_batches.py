@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from functions.change_batch.handler import handler as change_batch
+from grantwire.api.request import Request
+from grantwire.api.routes.batches import count_items
 from grantwire.entitlements.batch_store import EntitlementBatches
 from grantwire.entitlements.batches import MAX_BATCH_BYTES, BatchCommand, BatchItem, BatchResult
-from grantwire.entrypoints.batches import count_items
-from grantwire.entrypoints.request import Request
 from grantwire.errors import BadRequestError, KeyConflictError, NotAppliedError, RequestInProgressError
 from grantwire.idempotency import StoredResponse
 from grantwire.wiring.routes.change_batch import BatchRuntime

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from functions.check_entitlement.handler import handler
+from grantwire.api.request import Request
 from grantwire.clients.scopes import Scope
 from grantwire.entitlements.checks import CacheSettings, CheckResult, Checks
 from grantwire.entitlements.history import History
@@ -22,7 +23,6 @@ from grantwire.entitlements.read_requests import (
     ChecksRequest,
     HistoryRequest,
 )
-from grantwire.entrypoints.request import Request
 from grantwire.errors import BadRequestError, ConfigError
 from grantwire.settings import load
 from grantwire.wiring.routes.check_entitlement import CheckRuntime

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.api.authorizer import AuthorizerHandler
 from grantwire.clients.authorizer import Authorizer
 from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.store import Client, Clients
 from grantwire.clients.tokens import Token, generate_client_id
-from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.errors import UnauthenticatedError
 from grantwire.wiring.authentication import build_decisions
 from grantwire.wiring.routes.authorize_caller import CallerRuntime

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.api.authorizer import AuthorizerHandler
 from grantwire.clients.authorizer import Authorizer, DecisionCache
 from grantwire.clients.scopes import CLIENT_ROUTES, ROUTES, Scope
 from grantwire.clients.store import Client
 from grantwire.clients.tokens import Token
-from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.errors import InternalError, RetryableError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.console.handler import PAGE, handler
-from grantwire.console import Console
+from grantwire.api.console import Console
 from tests.support.client import event
 from tests.support.contract import assert_matches_contract
 

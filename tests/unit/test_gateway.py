@@ -12,13 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grantwire.api.authentication import FORBIDDEN_MESSAGE
+from grantwire.api.http import HttpHandler
+from grantwire.api.request import UNAUTHENTICATED_MESSAGE, Request
+from grantwire.api.responses import Response
 from grantwire.clients.authorizer import Authorizer, DecisionCache
 from grantwire.clients.scopes import Scope
 from grantwire.clients.store import Client
 from grantwire.clients.tokens import Token
-from grantwire.entrypoints.authentication import FORBIDDEN_MESSAGE
-from grantwire.entrypoints.http import HttpHandler, Request, Response
-from grantwire.entrypoints.request import UNAUTHENTICATED_MESSAGE
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.wiring.gateway import Gateway
 from infra.local.deployment.gateway import complete_api, gateway_responses

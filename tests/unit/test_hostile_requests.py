@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
+from grantwire.api.request import MAX_BODY_BYTES, Request
 from grantwire.clients.scopes import Scope
 from grantwire.entitlements import ChangeCommand, Entitlements, Operation, PageRequest
-from grantwire.entrypoints.request import MAX_BODY_BYTES, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
 from grantwire.wiring.routes.entitlements import ApiRuntime

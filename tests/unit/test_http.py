@@ -10,7 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from grantwire.entrypoints.http import HttpHandler, Request, Response
+from grantwire.api.http import HttpHandler
+from grantwire.api.request import Request
+from grantwire.api.responses import Response
 from grantwire.errors import (
     BadRequestError,
     ConfigError,

@@ -155,9 +155,9 @@ def test_route_loads_no_module_of_the_authorizer(function: str) -> None:
 
 PACKAGES = [
     "grantwire",
+    "grantwire.api",
     "grantwire.clients",
     "grantwire.dead_letters",
-    "grantwire.entrypoints",
     "grantwire.idempotency",
     "grantwire.jetstream",
     "grantwire.operations",

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
+from grantwire.api.request import Request
 from grantwire.clients.tokens import Token
-from grantwire.entrypoints.request import Request
 from grantwire.errors import BadRequestError
 from grantwire.validation import clean_text
 from grantwire.wiring.routes.entitlements import ApiRuntime

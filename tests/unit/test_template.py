@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from samtranslator.translator.transform import transform  # type: ignore[import-untyped]
 
+from grantwire.api.request import Request
 from grantwire.clients.commands import ClientCommand
 from grantwire.clients.scopes import CLIENT_ROUTES, PUBLIC_ROUTES, ROUTES
 from grantwire.clients.tokens import Token
 from grantwire.database import DatabaseSettings
-from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError, UnauthenticatedError
 from grantwire.feed.requests import MAX_WAIT_SECONDS
 from grantwire.jetstream.settings import NatsSettings

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from grantwire.entrypoints.request import Request
+from grantwire.api.request import Request
 from grantwire.observability import build_traceparent, parse_trace_id, trace_id_from_headers
 from tests.support.client import event
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.errors import BadRequestError, RetryableError
 from grantwire.observability import MetricUnit, metrics
+from grantwire.wiring.workers.handler import WorkerHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from functions.console.handler import PAGE
-from grantwire.console import Console
+from grantwire.api.console import Console
 from tests.browser import operators
 from tests.browser.unit.stubbed_console import StubbedConsole
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Locator, Page, Route
 
-    from grantwire.console import Console
+    from grantwire.api.console import Console
 
 STUB = (Path(__file__).parent / "stub.js").read_text()
 ORIGIN = "https://console.test"  # nothing is sent to it: Playwright serves the page

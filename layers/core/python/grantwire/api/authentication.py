@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grantwire.api.request import UNAUTHENTICATED_MESSAGE
 from grantwire.clients.scopes import ANONYMOUS, CLIENT_ROUTES
-from grantwire.entrypoints.request import UNAUTHENTICATED_MESSAGE
 from grantwire.errors import ForbiddenError, RejectedError, UnauthenticatedError
 
 if TYPE_CHECKING:
+    from grantwire.api.request import Request
     from grantwire.clients.authorizer import DecisionCache
-    from grantwire.entrypoints.request import Request
 
 # The gateway response ACCESS_DENIED in template.yaml has the same text.
 FORBIDDEN_MESSAGE = "invalid token or missing required scope"

@@ -95,6 +95,11 @@ class Request(NamedTuple):
         except BadRequestError:
             return None
 
+    @property
+    def source(self) -> str:
+        """The origin of a command, for its action (G4). The caller chooses no part of it."""
+        return f"client {self.caller}, request {self.request_id}, address {self.source_address or 'unknown'}"
+
     def identity(self, fields: Mapping[str, Any]) -> RequestIdentity:
         """Return the identity by which the idempotency guard recognizes this request; `fields` are hashed.
 

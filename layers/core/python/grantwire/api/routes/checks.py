@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from grantwire.api.responses import Response
 from grantwire.entitlements.read_requests import (
     MAX_CHECKS,
     MAX_CHECKS_BYTES,
@@ -15,12 +16,12 @@ from grantwire.entitlements.read_requests import (
     ChecksRequest,
     HistoryRequest,
 )
-from grantwire.entrypoints.http import Request, Response
 from grantwire.errors import RejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from grantwire.api.request import Request
     from grantwire.wiring.routes.check_entitlement import CheckRuntime
 
 _CHECKS = "POST /v1/entitlements/checks"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grantwire.api.http import HttpHandler
+from grantwire.api.responses import Response
 from grantwire.entitlements import ChangeCommand
-from grantwire.entrypoints.http import HttpHandler, Response
 from grantwire.wiring.routes.entitlements import ApiRuntime
 
 if TYPE_CHECKING:
+    from grantwire.api.request import Request
     from grantwire.entitlements import Operation
-    from grantwire.entrypoints.request import Request
 
 
 def change_handler(operation: Operation) -> HttpHandler[ApiRuntime]:

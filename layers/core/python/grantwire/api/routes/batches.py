@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from grantwire.api.responses import Response, refuse
 from grantwire.entitlements.batches import MAX_BATCH_BYTES, BatchCommand, BatchEnvelope
-from grantwire.entrypoints.http import Response, refuse
 from grantwire.errors import RejectedError
 from grantwire.idempotency import StoredResponse
 
 if TYPE_CHECKING:
+    from grantwire.api.request import Request
     from grantwire.entitlements.batches import BatchResult, ItemResult
-    from grantwire.entrypoints.request import Request
     from grantwire.wiring.routes.change_batch import BatchRuntime
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from grantwire.entrypoints.http import Request, Response
-from grantwire.entrypoints.sources import describe_source
+from grantwire.api.responses import Response
 from grantwire.operations.command_list import CommandQuery
 from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY, NewCommand
 from grantwire.operations.dead_letters import DeadLetterQuery
@@ -20,6 +19,7 @@ from grantwire.validation import single_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from grantwire.api.request import Request
     from grantwire.wiring.routes.operations import OperationsRuntime
 
     Route = Callable[[Request, OperationsRuntime], Response]
@@ -61,8 +61,8 @@ def change_dead_letters(kind: str, request: Request, rt: OperationsRuntime) -> R
     command = NewCommand.parse_dead_letters(kind, body)
     identity = request.identity(body)
     if command.arguments.get("dry_run"):
-        return Response.from_json(rt.dry_runs.execute(command, describe_source(request)))
-    return Response.from_stored(rt.commands.submit(identity, command, describe_source(request)))
+        return Response.from_json(rt.dry_runs.execute(command, request.source))
+    return Response.from_stored(rt.commands.submit(identity, command, request.source))
 
 
 def change_read_model(kind: str, request: Request, rt: OperationsRuntime) -> Response:
@@ -70,7 +70,7 @@ def change_read_model(kind: str, request: Request, rt: OperationsRuntime) -> Res
     single_values(request.query)
     body = request.json_object()
     command = NewCommand.parse(kind, body)
-    return Response.from_stored(rt.commands.submit(request.identity(body), command, describe_source(request)))
+    return Response.from_stored(rt.commands.submit(request.identity(body), command, request.source))
 
 
 def list_commands(request: Request, rt: OperationsRuntime) -> Response:

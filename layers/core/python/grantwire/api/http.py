@@ -1,21 +1,19 @@
 """Handlers of API routes: REST proxy event in, `{statusCode, headers, body}` out.
 
-The body of every error is `{"code", "message"}`. A handler never raises: API Gateway would respond with a 502 without a
-body, and Lambda would discard the warm execution environment.
+A handler never raises: API Gateway would respond with a 502 without a body, and Lambda would discard the warm
+execution environment.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from grantwire.api.authentication import authenticate
+from grantwire.api.request import Request
+from grantwire.api.responses import REFUSED, REFUSED_OUTCOMES, error_response, refuse
 from grantwire.clients.scopes import ANONYMOUS, CLIENT_ROUTES, PUBLIC_ROUTES, ROUTES
-from grantwire.entrypoints.authentication import authenticate
-from grantwire.entrypoints.refusals import REFUSED, REFUSED_OUTCOMES
-from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
 from grantwire.observability import begin_invocation, logger, metrics
 from grantwire.wiring.gateway import Gateway
@@ -23,63 +21,10 @@ from grantwire.wiring.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Self
 
-    from grantwire.idempotency import StoredResponse
-
-__all__ = ["HttpHandler", "Request", "Response", "refuse"]
+    from grantwire.api.responses import Response
 
 R = TypeVar("R")
-
-_STATUS_CODES = {
-    "BAD_REQUEST": 400,
-    "UNAUTHENTICATED": 401,
-    "FORBIDDEN": 403,
-    "NOT_FOUND": 404,
-    "METHOD_NOT_ALLOWED": 405,
-    "IDEMPOTENCY_KEY_CONFLICT": 409,
-    "ENTITLEMENT_STATE_CONFLICT": 409,
-    "REQUEST_IN_PROGRESS": 409,
-    "GONE": 410,
-    "NOT_APPLIED": 409,
-    "CLIENT_EXISTS": 409,
-    "TOO_LARGE": 413,
-    "RATE_LIMITED": 429,
-    "INTERNAL": 500,
-    "UNAVAILABLE": 503,
-}
-_COMMON_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store"}
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-_NO_COUNTS: Mapping[str, int] = MappingProxyType({})
-
-
-class Response(NamedTuple):
-    """The response to a request. The body is encoded JSON, unless the headers have another content type, or empty.
-
-    `counts` are further metrics of its request line.
-    """
-
-    status_code: int
-    body: str
-    headers: Mapping[str, str] = _NO_HEADERS
-    outcome: str = "OK"
-    counts: Mapping[str, int] = _NO_COUNTS
-
-    @classmethod
-    def from_json(cls, value: Any, status_code: int = 200) -> Self:
-        """Return a response with `value` as its body."""
-        return cls(status_code, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-
-    @classmethod
-    def from_stored(cls, stored: StoredResponse) -> Self:
-        """Return a stored response; a replay has the header `Idempotent-Replayed: true` (I1)."""
-        headers = {"Idempotent-Replayed": "true"} if stored.replayed else _NO_HEADERS
-        return cls(stored.status_code, stored.body, headers, stored.outcome)
-
-    def to_api_gateway(self) -> dict[str, Any]:
-        """Return the response in the format of a REST proxy integration."""
-        common = _COMMON_HEADERS if self.body else {}
-        return {"statusCode": self.status_code, "headers": {**common, **self.headers}, "body": self.body}
 
 
 class HttpHandler(Generic[R]):
@@ -121,7 +66,7 @@ class HttpHandler(Generic[R]):
         except Exception:  # noqa: BLE001 - not an API Gateway event; see the module docstring
             begin_invocation(correlation_id=None, trace_id=None, aws_request_id=aws_request_id, cold_start=self._cold)
             logger.exception("invalid API Gateway event")
-            return _error("INTERNAL", "not an API Gateway event").to_api_gateway()
+            return error_response("INTERNAL", "not an API Gateway event").to_api_gateway()
         keys = {
             "correlation_id": request.request_id,
             "trace_id": request.trace_id,
@@ -221,17 +166,4 @@ def _to_response(error: Exception, request: Request) -> Response:
     if isinstance(error, RejectedError | RetryableError):
         return refuse(error)
     logger.error("request failed", exc_info=error)
-    return _error("INTERNAL", f"internal error, report it with request id {request.request_id}")
-
-
-def refuse(error: RejectedError | RetryableError) -> Response:
-    """Return the response to a request that was refused, or that should be sent again later."""
-    if isinstance(error, RetryableError):
-        return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
-    allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
-    return _error(error.code, str(error), allow)
-
-
-def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    body = json.dumps({"code": code, "message": message}, separators=(",", ":"))
-    return Response(_STATUS_CODES[code], body, headers or {}, outcome=code)
+    return error_response("INTERNAL", f"internal error, report it with request id {request.request_id}")

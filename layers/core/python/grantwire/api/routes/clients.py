@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from grantwire.entrypoints.http import Request, Response
-from grantwire.entrypoints.sources import describe_source
+from grantwire.api.responses import Response
 from grantwire.operations.clients import parse_change
 from grantwire.validation import single_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from grantwire.api.request import Request
     from grantwire.wiring.routes.operate_clients import ClientOperationsRuntime
 
     Route = Callable[[Request, ClientOperationsRuntime], Response]
@@ -31,7 +31,7 @@ def change_client(action: str, request: Request, rt: ClientOperationsRuntime) ->
     client_id = request.path_parameters.get("client_id")
     command = parse_change(action, client_id, body)
     identity = request.identity({"client_id": client_id, **body})
-    stored = rt.administration.change(identity, command, describe_source(request))
+    stored = rt.administration.change(identity, command, request.source)
     return Response.from_stored(stored)
 
 

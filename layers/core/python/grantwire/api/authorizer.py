@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from grantwire.api.responses import REFUSED
 from grantwire.clients.authorizer import allows
 from grantwire.clients.scopes import ANONYMOUS
-from grantwire.entrypoints.refusals import REFUSED
 from grantwire.errors import UnauthenticatedError
 from grantwire.observability import begin_invocation, logger, metrics
 from grantwire.wiring.lazy import LazyRuntime
