@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from grantwire.errors import InternalError, RetryableError
+from grantwire.events.decoding import Event, decode
 from grantwire.jetstream import connection
 from grantwire.notifications import bridge
-from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_events
 from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from grantwire.wiring.workers.handler import WorkerHandler

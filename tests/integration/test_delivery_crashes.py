@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from grantwire.notifications.events import decode
+from grantwire.events.decoding import decode
 from grantwire.notifications.inbox import record_events
 from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
 from grantwire.wiring.workers.handler import WorkerHandler

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from grantwire.events import EVENT_TYPES
+from grantwire.events.decoding import decode_payload
+from grantwire.events.genuine import find_genuine
 from grantwire.notifications import redrive
 from grantwire.notifications.dead_letters import write_dead_letters
-from grantwire.notifications.events import decode_payload
 from grantwire.read_model.commands import RebuildCommand
-from grantwire.read_model.genuine import find_genuine
 from grantwire.read_model.model import project
 from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from tests.support.audit import OPERATIONS, audit_payloads

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from grantwire.errors import RejectedError
+from grantwire.events.decoding import decode_payload
+from grantwire.events.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.notifications.events import decode_payload
 from grantwire.read_model.commands import RebuildCommand
-from grantwire.read_model.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from tests.support.audit import audit_payloads
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers

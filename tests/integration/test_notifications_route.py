@@ -13,7 +13,7 @@ import pytest
 
 from functions.show_inbox.handler import handler
 from grantwire.database import Database, DatabaseSettings
-from grantwire.notifications.events import decode
+from grantwire.events.decoding import decode
 from grantwire.notifications.inbox import record_events
 from grantwire.notifications.listing import NotificationList
 from grantwire.settings import load

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from grantwire.errors import InternalError
-from grantwire.notifications.events import decode
+from grantwire.events.decoding import decode
 from grantwire.notifications.inbox import record_events
 from grantwire.workers.isolation import write_isolated
 from tests.support.concurrency import run_concurrently
@@ -24,7 +24,7 @@ from tests.support.waiting import until
 from tests.support.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
-    from grantwire.notifications.events import Event
+    from grantwire.events.decoding import Event
     from tests.integration.conftest import Rows
 
 __all__ = ["database_url"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
 from grantwire.errors import RejectedError
-from grantwire.notifications.events import Event, decode
+from grantwire.events.decoding import Event, decode
 from grantwire.notifications.inbox import record_events
 from grantwire.read_model.model import project
 from tests.support.concurrency import run_concurrently

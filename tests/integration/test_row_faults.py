@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.errors import SystemFaultError
-from grantwire.notifications import bridge, events
+from grantwire.events import decoding as events
+from grantwire.notifications import bridge
 from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from grantwire.wiring.workers.deliver_notifications import DeliveryRuntime
 from grantwire.workers.budget import Budget
@@ -27,7 +28,7 @@ from tests.support.workers.relay_support import enqueue_many
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from grantwire.notifications.events import Event
+    from grantwire.events.decoding import Event
     from tests.integration.conftest import Rows
 
 pytestmark = newest_postgres

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grantwire.errors import RejectedError
-from grantwire.notifications.events import decode_payload
+from grantwire.events.decoding import decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire.dead_letters.commands import DeadLetterCommand
+from grantwire.events.encoding import encode_event
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.outbox.encoding import encode_event
 from grantwire.settings import load
 from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
 from grantwire.wiring.workers.record_advisories import RecorderRuntime

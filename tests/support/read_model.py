@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grantwire.notifications.events import decode_payload
+from grantwire.events.decoding import decode_payload
 from grantwire.operator_actions import Operator
 from tests.support.workers.bridge_stream import event
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from grantwire.dead_letters.advisories import MAX_ADVISORY_BYTES, MessageCopy, parse_advisory
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
+from grantwire.events.decoding import MAX_EVENT_BYTES, decode
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.notifications.events import MAX_EVENT_BYTES, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -158,6 +158,7 @@ PACKAGES = [
     "grantwire.api",
     "grantwire.clients",
     "grantwire.dead_letters",
+    "grantwire.events",
     "grantwire.idempotency",
     "grantwire.jetstream",
     "grantwire.operations",

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
+from grantwire.events.decoding import decode_payload
+from grantwire.events.encoding import encode_event, encode_header_value
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.notifications.events import decode_payload
-from grantwire.outbox.encoding import build_headers, encode_event, encode_header_value
+from grantwire.outbox.headers import build_headers
 from grantwire.outbox.store import ClaimedEvent
 from tests.support.paths import ROOT
 from tests.support.workers.relay_support import payload

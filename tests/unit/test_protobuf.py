@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from grantwire.events.encoding import encode_event
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.outbox.encoding import encode_event
 from infra.local.toolchain.protobuf import PROTO, RELEASED, SOURCE, find_problems
 from tests.support.workers.relay_support import payload
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grantwire.database import Connection
-    from grantwire.notifications.events import Event
+    from grantwire.events.decoding import Event
 
 
 def _die() -> NoReturn:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from grantwire.outbox.encoding import build_headers
+from grantwire.outbox.headers import build_headers
 from tests.support.workers.relay_support import drain
 
 if TYPE_CHECKING:

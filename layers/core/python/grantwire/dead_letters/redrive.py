@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from grantwire.dead_letters import store
 from grantwire.dead_letters.dead_letter import BatchReport, Report
-from grantwire.dead_letters.genuine import Refused, find_refused
 from grantwire.dead_letters.kinds import DISCARD_BY_KIND, REDRIVE_BY_KIND
 from grantwire.dead_letters.listing import list_open
+from grantwire.dead_letters.refused import Refused, find_refused
 from grantwire.errors import InternalError
 from grantwire.identifiers import uuid7
 from grantwire.observability import logger

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Jsonb
 from grantwire.errors import RejectedError
+from grantwire.events.decoding import decode_payload
 from grantwire.identifiers import uuid7
-from grantwire.notifications.events import decode_payload
 from grantwire.validation import MAX_NAME_LENGTH
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
+from grantwire.events.decoding import Event, decode, probe_event
+from grantwire.events.genuine import NOT_GENUINE, find_genuine
 from grantwire.jetstream.message import acknowledge, text_headers
 from grantwire.jetstream.topology import verify_topology
-from grantwire.notifications.events import Event, decode, probe_event
 from grantwire.notifications.inbox import record_events
 from grantwire.observability import MetricUnit, logger, metrics
-from grantwire.read_model.genuine import NOT_GENUINE, find_genuine
 from grantwire.workers.isolation import Fault, WriteResult, write_isolated
 from grantwire.workers.loop import Worker
 

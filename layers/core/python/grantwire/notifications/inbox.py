@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from grantwire.database import Connection
-    from grantwire.notifications.events import Event
+    from grantwire.events.decoding import Event
 
 # The library's rule for an inbox: it sorts by event_id, so that two bridges with the same events cannot deadlock.
 # After the retention of the inbox the notification of an event may still exist; ON CONFLICT keeps it from a second one.

@@ -7,8 +7,8 @@ format. Both are created on first use, so that importing this package reads no e
 Request bodies and idempotency keys are never logged at INFO or above; log `key_fingerprint` of a key instead.
 """
 
-from grantwire.observability.identifiers import build_traceparent, parse_trace_id, trace_id_from_headers
 from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, logger, metrics, write_metric
+from grantwire.observability.trace_ids import build_traceparent, parse_trace_id, trace_id_from_headers
 from grantwire_idempotency import key_fingerprint
 
 __all__ = [

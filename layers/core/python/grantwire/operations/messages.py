@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from grantwire.errors import RejectedError
-from grantwire.notifications.events import decode_payload
+from grantwire.events.decoding import decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

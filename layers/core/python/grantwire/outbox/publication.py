@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grantwire.errors import GrantwireError, RetryableError
+from grantwire.events.encoding import encode_event
 from grantwire.observability import logger
-from grantwire.outbox.encoding import build_headers, encode_event
+from grantwire.outbox.headers import build_headers
 from grantwire.workers.leases import Completion
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import RejectedError, RetryableError
+from grantwire.events.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.jetstream.stream_state import read_messages
 from grantwire.observability import logger
 from grantwire.operator_actions import OperatorAction, record_rebuild
-from grantwire.read_model.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.read_model.model import project
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
+from grantwire.events.decoding import decode_payload
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.notifications.events import decode_payload
 from grantwire.operator_actions import Operator
 from grantwire.read_model.from_record import RecordRebuildReport, compare, rebuild
 from grantwire.read_model.from_stream import StreamRebuild, StreamRebuildReport

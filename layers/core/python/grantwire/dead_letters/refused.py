@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from grantwire.dead_letters import store
 from grantwire.errors import RejectedError
-from grantwire.notifications.events import MAX_EVENT_BYTES, decode_payload
-from grantwire.read_model.genuine import find_genuine, message_digest
+from grantwire.events.decoding import MAX_EVENT_BYTES, decode_payload
+from grantwire.events.genuine import find_genuine, message_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
+from grantwire.events.genuine import message_digest
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7_text
-from grantwire.read_model.genuine import message_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

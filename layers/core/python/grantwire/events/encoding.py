@@ -1,4 +1,4 @@
-"""Encodes an outbox event as a message: payload and headers (N1, O3)."""
+"""Encoding of the events in messages: payload and header values (N1, O3)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from urllib.parse import quote
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.observability import build_traceparent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from grantwire.outbox.store import ClaimedEvent
 
 _TEXT_FIELDS = ("event_id", "event_type", "user_id", "stock_keeping_unit", "source", "source_id")
 _FIELDS = frozenset({*_TEXT_FIELDS, "occurred_at", "version"})
@@ -58,23 +55,8 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
         raise RejectedError(f"the payload cannot be encoded: {error}") from error
 
 
-def build_headers(event: ClaimedEvent) -> dict[str, str]:
-    """Return the message headers of an event (O3).
-
-    Each value is visible ASCII; `urllib.parse.unquote` restores the original. JetStream detects duplicates by
-    Nats-Msg-Id. An event that the stream lost has another one each time, because JetStream can still know the first.
-    """
-    headers = {
-        "Nats-Msg-Id": f"{event.event_id}:again:{event.republication}" if event.republication else event.event_id,
-        "event_id": event.event_id,
-        "event_type": event.event_type,
-        "aggregate_key": event.aggregate_key,
-        "occurred_at": str(event.payload["occurred_at"]),
-    }
-    if event.trace_id:
-        headers["trace_id"] = event.trace_id
-        if traceparent := build_traceparent(event.trace_id, event.event_id):
-            headers["traceparent"] = traceparent
+def encode_headers(headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers with values of visible ASCII; `urllib.parse.unquote` restores the original ones (O3)."""
     if _is_safe("".join(headers.values())):
         return headers
     return {name: encode_header_value(value) for name, value in headers.items()}
