@@ -11,7 +11,6 @@ from grantwire.errors import ConfigError
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.senders import SenderSettings
 from grantwire.settings import (
-    certificates,
     duration,
     flag,
     group,
@@ -22,6 +21,7 @@ from grantwire.settings import (
     text,
     variables,
 )
+from grantwire.tls import certificates
 from grantwire.wiring.routes.entitlements import ApiSettings
 from grantwire.wiring.workers.deliver_notifications import DeliverySettings
 

@@ -15,7 +15,7 @@ from grantwire.events import EVENT_TYPES
 from grantwire.notifications.senders.endpoint import FixedEndpoint, WebhookEndpoint
 from grantwire.notifications.senders.exchange import ExchangeClient
 from grantwire.notifications.senders.webhook import WebhookSender
-from grantwire.settings import Certificates
+from grantwire.tls import Certificates
 from tests.support.workers.deliver_receiver import KEY, NEW_KEY, ReceivedRequest, Receiver, notification
 
 if TYPE_CHECKING:

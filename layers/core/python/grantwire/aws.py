@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from grantwire.errors import RetryableError
-from grantwire.settings import certificates
+from grantwire.tls import certificates
 
 if TYPE_CHECKING:
     import http.client

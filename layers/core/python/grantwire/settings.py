@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -27,7 +26,6 @@ from grantwire.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from ssl import SSLContext
 
 T = TypeVar("T")
 
@@ -35,16 +33,6 @@ _SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-
-_PEM_HEADER = "-----BEGIN CERTIFICATE-----"
-
-# The trusted certificates of Amazon Linux, Debian, Alpine and macOS. libpq's own default cannot be used: the libpq in
-# psycopg's wheels was built with a path that exists on none of them.
-_SYSTEM_CERTIFICATE_FILES = (
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/ssl/cert.pem",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,42 +201,6 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return value
 
     return parse
-
-
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """The trusted certificate authorities: a PEM file or PEM text; empty if the system has no such file."""
-
-    file: str | None = None
-    text: str | None = field(default=None, repr=False)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is neither a file nor text."""
-        return self.file is None and self.text is None
-
-    def ssl_context(self) -> SSLContext:
-        """Return a TLS context that verifies servers with these authorities, with TLS 1.2 or later."""
-        import ssl  # noqa: PLC0415 - most functions do not need it
-
-        context = ssl.create_default_context(cafile=self.file, cadata=self.text)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        return context
-
-
-def certificates(value: str) -> Certificates:
-    r"""Parse `system`, the path of a PEM file, or PEM text, which may have the two characters `\n` as line break."""
-    if value == "system":
-        return Certificates(file=next((path for path in _SYSTEM_CERTIFICATE_FILES if Path(path).is_file()), None))
-    if value.startswith(_PEM_HEADER):
-        return Certificates(text=value.replace("\\n", "\n"))
-    try:
-        readable = _PEM_HEADER in Path(value).read_text(encoding="latin-1")
-    except (OSError, ValueError):
-        readable = False
-    if not readable:
-        raise ValueError("must be system, the path of a readable file with PEM certificates, or PEM text")
-    return Certificates(file=value)
 
 
 def flag(value: str) -> bool:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from grantwire.settings import Certificates, certificates, duration, flag, one_of, setting, text
+from grantwire.settings import duration, flag, one_of, setting, text
+from grantwire.tls import Certificates, certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from grantwire.errors import ConfigError
-from grantwire.settings import Certificates, certificates, duration, flag, one_of, setting, text
+from grantwire.settings import duration, flag, one_of, setting, text
+from grantwire.tls import Certificates, certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from grantwire.settings import Certificates
+    from grantwire.tls import Certificates
 
 _PORTS = {"http": 80, "https": 443}
 # A longer response body is not read to its end, and its connection is closed.

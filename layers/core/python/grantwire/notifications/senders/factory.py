@@ -15,7 +15,8 @@ from grantwire.notifications.senders.endpoint import (
 )
 from grantwire.notifications.senders.log import LogSender
 from grantwire.notifications.senders.sns import SnsSender
-from grantwire.settings import Certificates, certificates, duration, flag, integer, setting, text
+from grantwire.settings import duration, flag, integer, setting, text
+from grantwire.tls import Certificates, certificates
 from grantwire_idempotency import CircuitBreaker
 
 if TYPE_CHECKING:
