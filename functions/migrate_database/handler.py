@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from grantwire.database import connect
-from grantwire.database.migrations import apply, limit_audit_retention, read_schema
+from grantwire.database.migrations import apply, read_schema
+from grantwire.retention.partitions import limit_audit_retention
 from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.migrate_database import MigrationRuntime
 

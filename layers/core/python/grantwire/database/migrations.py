@@ -81,13 +81,6 @@ _RECORD_DEFINITIONS = """
 INSERT INTO schema_definitions (name, checksum) SELECT * FROM unnest(%(names)s::text[], %(checksums)s::text[])
 """
 
-_DELETE_AUDIT_RETENTION = "DELETE FROM audit_retention"
-
-_SET_AUDIT_RETENTION = """
-INSERT INTO audit_retention (keep_months) VALUES (%s)
-ON CONFLICT (single) DO UPDATE SET keep_months = EXCLUDED.keep_months
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
@@ -177,17 +170,6 @@ def apply(connection: Connection, schema: Schema) -> list[str]:
     while (name := _apply_next(connection, schema.migrations)) is not None:
         applied.append(name)
     return applied + _apply_definitions(connection, schema)
-
-
-def limit_audit_retention(connection: Connection, months: int | None) -> None:
-    """Set how many months of the audit must be kept before the sweep may drop them; None means forever.
-
-    Only the owner of the schema can change this: the privileges of the functions do not suffice to shorten the audit.
-    """
-    if months is None:
-        connection.execute(_DELETE_AUDIT_RETENTION)
-    else:
-        connection.execute(_SET_AUDIT_RETENTION, (months,))
 
 
 def _apply_next(connection: Connection, migrations: Sequence[SqlFile]) -> str | None:

@@ -54,3 +54,22 @@ def drop_oldest_partition(tx: Connection, months: int, now: datetime | None = No
     """Drop the oldest partition that is past its retention. Return its name, or None if there is none."""
     row = tx.execute(_DROP_OLDEST, {"months": months, "now": now}).fetchone()
     return None if row is None else row[0]
+
+
+_DELETE_AUDIT_RETENTION = "DELETE FROM audit_retention"
+
+_SET_AUDIT_RETENTION = """
+INSERT INTO audit_retention (keep_months) VALUES (%s)
+ON CONFLICT (single) DO UPDATE SET keep_months = EXCLUDED.keep_months
+"""
+
+
+def limit_audit_retention(connection: Connection, months: int | None) -> None:
+    """Set how many months of the audit must be kept before the sweep may drop them; None means forever.
+
+    Only the owner of the schema can change this: the privileges of the functions do not suffice to shorten the audit.
+    """
+    if months is None:
+        connection.execute(_DELETE_AUDIT_RETENTION)
+    else:
+        connection.execute(_SET_AUDIT_RETENTION, (months,))
