@@ -135,17 +135,14 @@ class CommandWorker(Worker):
         if self._lease is None and outcome.position == FINISHED:
             self.counts["commands_done"] += 1
             logger.info("operator command completed", command_id=str(command.command_id), kind=command.kind)
-        lease.held = (
-            {}
-            if self._lease is None
-            else {
-                command.command_id: command._replace(
+        if self._lease is not None:
+            lease.update(
+                command._replace(
                     position=outcome.position,
                     selected=command.selected + outcome.selected,
                     result=command.result if outcome.result is None else outcome.result,
                 )
-            }
-        )
+            )
 
     def _renew(self, lease: Lease[ClaimedCommand]) -> None:
         """Extend the lease while a batch runs. If that fails, the batch finds out itself when it commits."""

@@ -180,6 +180,10 @@ class Lease(Generic[Item]):
         self.held = {self._table.get_id(item): item for item in items}
         return items
 
+    def update(self, item: Item) -> None:
+        """Replace a held row by its newer state, which the caller has written."""
+        self.held[self._table.get_id(item)] = item
+
     @property
     def should_renew(self) -> bool:
         """Whether at least a third of the lease has passed."""
