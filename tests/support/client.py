@@ -52,6 +52,13 @@ _HANDLERS: dict[str, HttpHandler[ApiRuntime]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Unlimited:
+    """Runtime of a route that needs nothing and whose callers are not limited."""
+
+    limiter: None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """Response as a caller receives it."""
 

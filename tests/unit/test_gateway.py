@@ -25,7 +25,7 @@ from grantwire.wiring.gateway import Gateway
 from infra.local.deployment.gateway import complete_api, gateway_responses
 from infra.local.deployment.template import api_routes, load_template
 from infra.local.errors import CommandError
-from tests.support.client import CALLER, ENTITLEMENTS, GRANTS, event
+from tests.support.client import CALLER, ENTITLEMENTS, GRANTS, Unlimited, event
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def respond(clients: FakeClients, *headers: str, **parts: Any) -> dict[str, Any]
     callers = DecisionCache(Authorizer(clients, "dev"), timedelta(seconds=60))  # type: ignore[arg-type]
     handler = HttpHandler(
         {f"POST {GRANTS}": lambda request, _: Response(200, json.dumps(request.caller))},
-        lambda _: None,
+        lambda _: Unlimited(),
         lambda _: Gateway(callers=callers),
     )
     sent = event("POST", GRANTS, multiValueHeaders={"Authorization": list(headers)}, requestContext={"requestId": "r"})

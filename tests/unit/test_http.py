@@ -27,7 +27,7 @@ from grantwire.errors import (
 )
 from grantwire.idempotency import StoredResponse
 from grantwire.observability import configure, logger, metrics
-from tests.support.client import CHANGE, GRANTS, event
+from tests.support.client import CHANGE, GRANTS, Unlimited, event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,19 +46,19 @@ FORGED_ADDRESS = {
 MANY_FORGED_ADDRESSES = {name: [value, value] for name, value in FORGED_ADDRESS.items()}
 
 
-def handler_with(handle: Callable[[Request, None], Response]) -> HttpHandler[None]:
+def handler_with(handle: Callable[[Request, Unlimited], Response]) -> HttpHandler[Unlimited]:
     """Return a handler of the grant route that calls `handle`."""
-    return HttpHandler({f"POST {GRANTS}": handle}, lambda _: None)
+    return HttpHandler({f"POST {GRANTS}": handle}, lambda _: Unlimited())
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(text) for text in capsys.readouterr().out.splitlines()]
 
 
-def failing_handler(error: Exception) -> HttpHandler[None]:
+def failing_handler(error: Exception) -> HttpHandler[Unlimited]:
     """Return a handler of the grant route that raises `error`."""
 
-    def handle(_request: Request, _rt: None) -> Response:
+    def handle(_request: Request, _rt: Unlimited) -> Response:
         raise error
 
     return handler_with(handle)
@@ -413,8 +413,9 @@ def test_trace_id_of_the_lambda_runtime_has_priority_over_the_header(monkeypatch
 def test_handler_of_several_routes_selects_by_method_and_path(capsys: pytest.CaptureFixture[str]) -> None:
     """E5: each route has its own scope and function; 405 lists the methods of the path, another path is 404."""
     reads, writes = "GET /v1/users/{user_id}/summary", f"POST {GRANTS}"
-    handler: HttpHandler[None] = HttpHandler(
-        {reads: lambda *_: Response(200, '"read"'), writes: lambda *_: Response(200, '"written"')}, lambda _: None
+    handler: HttpHandler[Unlimited] = HttpHandler(
+        {reads: lambda *_: Response(200, '"read"'), writes: lambda *_: Response(200, '"written"')},
+        lambda _: Unlimited(),
     )
     authorizer = {"principalId": "shop", "scopes": "entitlements:write"}
 
@@ -444,7 +445,7 @@ def test_caller_is_the_principal_of_the_authorizer() -> None:
 def test_invalid_environment_fails_the_init_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Lambda a runtime is built when the handler is imported; elsewhere importing needs no environment."""
 
-    def build(_environ: object) -> None:
+    def build(_environ: object) -> Unlimited:
         raise ConfigError(["DATABASE_URL is missing"])
 
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "LOUD")

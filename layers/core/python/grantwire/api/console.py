@@ -41,10 +41,11 @@ _CONFINEMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The document with its headers."""
+    """The document with its headers. Its route is public, so no limiter counts its callers."""
 
     document: str
     headers: Mapping[str, str]
+    limiter: None = None
 
     @classmethod
     def assemble(cls, folder: Path) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from grantwire.api.authentication import authenticate
 from grantwire.api.request import Request
@@ -23,16 +23,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from grantwire.api.responses import Response
+    from grantwire.clients.limits import RateLimiter
 
-R = TypeVar("R")
+
+class Runtime(Protocol):
+    """The objects that a route needs, among them the limiter of its callers."""
+
+    @property
+    def limiter(self) -> RateLimiter | None:
+        """The limiter; None for a public route, and for one that is not enabled."""
+
+
+R = TypeVar("R", bound=Runtime)
 
 
 class HttpHandler(Generic[R]):
     """The Lambda handler of one or more routes. `routes` maps each to the function that executes its requests.
 
     These functions are independent of AWS. The runtime's `limiter` counts every request of a known caller, also one
-    that is refused afterwards. `weigh` returns how many requests it counts as. A public route needs no caller, so its
-    runtime has no limiter.
+    that is refused afterwards. `weigh` returns how many requests it counts as. A public route has no callers to count.
     """
 
     def __init__(
@@ -101,9 +110,8 @@ class HttpHandler(Generic[R]):
             elif route not in PUBLIC_ROUTES:
                 request.require_scope(self._scopes[route])
             runtime = self._runtime.get()
-            limiter = getattr(runtime, "limiter", None)
-            if limiter is not None:
-                limiter.take(request.caller, self._weigh(request))
+            if runtime.limiter is not None:
+                runtime.limiter.take(request.authenticated_caller(), self._weigh(request))
             self._check_route(request)
             return self._routes[request.route](request, runtime)
         except Exception as error:  # noqa: BLE001 - see the module docstring
