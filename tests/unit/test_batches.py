@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from functions.change_batch.handler import handler as change_batch
+from grantwire.api import request as request_module
 from grantwire.api.request import Request
 from grantwire.api.routes.batches import count_items
 from grantwire.entitlements.batch_store import EntitlementBatches
@@ -67,6 +69,16 @@ def _execute(result: BatchResult, capsys: pytest.CaptureFixture[str]) -> tuple[d
     response = handler(event("POST", BATCHES, body=json.dumps({"items": [item("k")]})), None)
     assert_matches_contract("POST", BATCHES, response["statusCode"], response["headers"], response["body"])
     return response, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_body_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K6, G6: the limiter counts the items, and the route executes them."""
+    limiter, parsed = Mock(), Mock(wraps=request_module._decode_json)  # noqa: SLF001 - parsing has no other trace
+    monkeypatch.setattr(request_module, "_decode_json", parsed)
+    sent = event("POST", BATCHES, body=json.dumps({"items": [item("k"), item("l")]}))
+    assert change_batch.with_runtime(BatchRuntime(FakeBatches(), limiter))(sent, None)["statusCode"] == 200
+    limiter.take.assert_called_once_with("tests", 2)
+    assert parsed.call_count == 1
 
 
 @pytest.mark.parametrize(

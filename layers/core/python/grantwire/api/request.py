@@ -35,8 +35,7 @@ class Request(NamedTuple):
     path_parameters: Mapping[str, str]
     query: Mapping[str, Sequence[str]]
     headers: Mapping[str, Sequence[str]]
-    body: str | None
-    is_base64: bool
+    body: Body
     caller: str | None
     scopes: frozenset[str]
     token_replaced: bool
@@ -68,8 +67,7 @@ class Request(NamedTuple):
             },
             query=query,
             headers=headers,
-            body=event.get("body"),
-            is_base64=bool(event.get("isBase64Encoded")),
+            body=Body(event.get("body"), is_base64=bool(event.get("isBase64Encoded"))),
             caller=str(authorizer.get("principalId") or "") or None,
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             token_replaced=authorizer.get("replaced") == "true",
@@ -132,7 +130,27 @@ class Request(NamedTuple):
         """
         if not _is_json(self.headers.get("content-type", ())):
             raise BadRequestError(_CONTENT_TYPE_MESSAGE)
-        text = self._read_body(max_bytes)
+        return self.body.json_object(max_bytes)
+
+
+class Body:
+    """The body of a request. It is parsed once, although the weight of a batch and its route both need its content."""
+
+    __slots__ = ("_is_base64", "_parsed", "_text")
+
+    def __init__(self, text: str | None, *, is_base64: bool) -> None:
+        self._text = text or ""
+        self._is_base64 = is_base64
+        self._parsed: dict[str, Any] | None = None
+
+    def json_object(self, max_bytes: int) -> dict[str, Any]:
+        """Return the JSON object; see `Request.json_object`. A route has one `max_bytes` for all its calls."""
+        if self._parsed is None:
+            self._parsed = self._parse(max_bytes)
+        return self._parsed
+
+    def _parse(self, max_bytes: int) -> dict[str, Any]:
+        text = self._read(max_bytes)
         try:
             parsed = _decode_json(text)
         except (ValueError, RecursionError):
@@ -141,16 +159,16 @@ class Request(NamedTuple):
             raise BadRequestError("the body must be a JSON object")
         return parsed
 
-    def _read_body(self, max_bytes: int) -> str:
-        body = self.body or ""
+    def _read(self, max_bytes: int) -> str:
+        text = self._text
         too_large = TooLargeError(f"the body must have at most {max_bytes} bytes")
         # A cheap limit before decoding; the exact size is checked below. Base64 is a third longer than its bytes.
-        if len(body) > (max_bytes * 3 // 2 if self.is_base64 else max_bytes):
+        if len(text) > (max_bytes * 3 // 2 if self._is_base64 else max_bytes):
             raise too_large
-        if body.isascii() and not self.is_base64:
-            return body
+        if text.isascii() and not self._is_base64:
+            return text
         try:
-            raw = base64.b64decode(body, validate=True) if self.is_base64 else body.encode()
+            raw = base64.b64decode(text, validate=True) if self._is_base64 else text.encode()
             if len(raw) > max_bytes:
                 raise too_large
             return raw.decode()
