@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +58,15 @@ def test_sample_has_the_numbers_of_the_status(ops: OpsClient, client: Client, ro
     assert sample["at"].endswith(":00.000000Z")
 
 
-def test_sample_is_written_with_its_metrics(ops: OpsClient) -> None:
-    """T7: also if a number is zero, so that the dashboard shows it."""
+def test_sample_is_written_with_its_metrics(ops: OpsClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """T7: also if a number is zero, so that the dashboard shows it. ChangeFeedLag has only one dimension."""
     Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {})).take_if_due()
     assert set(metrics.metric_set) == {
         *("OutboxPending", "OutboxFailed", "NotificationsPending", "DeadLettersOpen", "LeasesExpired"),
         *("PartitionsMissing", "WorkersLate", "SettledAge"),
     }
+    (line,) = (json.loads(line) for line in capsys.readouterr().out.splitlines() if "ChangeFeedLag" in line)
+    assert (line["ChangeFeedLag"], line["_aws"]["CloudWatchMetrics"][0]["Dimensions"]) == ([0], [["service"]])
 
 
 def test_each_minute_has_one_sample(ops: OpsClient, database_url: str, rows: Rows) -> None:

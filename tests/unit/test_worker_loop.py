@@ -95,6 +95,21 @@ def test_worker_steps_while_there_is_work_then_waits_until_handover(clock: Clock
     assert clock.now == pytest.approx(10, abs=0.01)
 
 
+def test_other_work_of_the_schedule_is_done_before_each_step(clock: Clock) -> None:
+    """T8: its errors are those of the step."""
+    worker = ScriptedWorker(True, True)
+    calls = iter([None, RetryableError("away"), None, None])
+
+    def before_step() -> None:
+        worker.hooks.append("before step")
+        if error := next(calls):
+            raise error
+
+    budget = Budget(60.0, until_idle=True, clock=lambda: clock.now, retries_when_idle=True)
+    assert asyncio.run(loop.run(worker, budget, before_step=before_step))["done"] == 2
+    assert worker.hooks == ["begin", *["before step"] * 4, "end"]
+
+
 def test_until_idle_ends_when_there_is_no_work(clock: Clock) -> None:
     """O7: `sam local invoke` does not have to wait for a minute."""
     assert _run(ScriptedWorker(True), clock.budget(10, until_idle=True))["done"] == 1

@@ -8,12 +8,10 @@ the row lock decides between workers and changes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from grantwire.errors import InternalError, RetryableError, SystemFaultError
-from grantwire.feed.lag import report_lag
+from grantwire.errors import InternalError, SystemFaultError
 from grantwire.observability import logger, trace_id_from_headers
 from grantwire.settings import duration, integer, setting
 from grantwire.workers.loop import Worker
@@ -89,11 +87,6 @@ class Expiry(Worker):
     async def wait(self, seconds: float) -> None:
         """Wait for the poll interval."""
         await asyncio.sleep(min(self._settings.poll_interval.total_seconds(), seconds))
-
-    async def end(self) -> None:
-        """Write ChangeFeedLag. Of the workers that run every minute, this one needs nothing but PostgreSQL."""
-        with contextlib.suppress(RetryableError, InternalError):
-            await asyncio.to_thread(report_lag, self._database)
 
     def _record(self, limit: int, *, isolate: bool) -> bool:
         parameters = {

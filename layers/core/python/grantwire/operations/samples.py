@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Jsonb
 from grantwire.errors import BadRequestError, GrantwireError
+from grantwire.feed.lag import report_lag
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.operations.problems import late_after
 from grantwire.validation import single_values
@@ -74,9 +75,9 @@ class Samples:
         self._minute = -1
 
     def take_if_due(self, now: datetime | None = None) -> bool:
-        """Write the sample of this minute and its metrics, unless there is one; return whether it was written.
+        """Write the sample of this minute and the metrics, among them ChangeFeedLag; return whether it was written.
 
-        A failure is logged, because it must not delay a command.
+        Of several workers, one writes the sample. A failure is logged, because it must not delay a command.
         """
         minute = int(self._clock() // INTERVAL_SECONDS)
         if minute == self._minute:
@@ -86,17 +87,22 @@ class Samples:
             (sample,) = self._database.fetch_row(
                 _TAKE, {"late_after": Jsonb(self._late_after), "grace": self._times.grace_interval, "now": now}
             )
+            if sample is None:
+                return False
+            _write_metrics(sample)
+            report_lag(self._database)
         except GrantwireError as error:
             logger.warning("could not take sample", reason=str(error))
             return False
-        if sample is None:
-            return False
-        for column, metric in _METRICS.items():
-            metrics.add_metric(metric, MetricUnit.Count, sample[column])
-        metrics.add_metric("SettledAge", MetricUnit.Seconds, sample["settled_age_seconds"])
         return True
 
     def list_hours(self, hours: int, now: datetime | None = None) -> dict[str, Any]:
         """Return the samples of the last hours as the JSON object of the response, oldest first."""
         (samples,) = self._database.fetch_row(_LIST, {"hours": hours, "now": now})
         return {"interval_seconds": INTERVAL_SECONDS, "samples": samples}
+
+
+def _write_metrics(sample: Mapping[str, Any]) -> None:
+    for column, metric in _METRICS.items():
+        metrics.add_metric(metric, MetricUnit.Count, sample[column])
+    metrics.add_metric("SettledAge", MetricUnit.Seconds, sample["settled_age_seconds"])

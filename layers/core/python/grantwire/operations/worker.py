@@ -1,4 +1,4 @@
-"""The worker that executes the commands of operators, and takes one sample of the status a minute (T1, T8)."""
+"""The worker that executes the commands of operators (T1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from grantwire.database import Database
     from grantwire.operations.command_store import BatchOutcome, ClaimedCommand
     from grantwire.operations.executors import Executor
-    from grantwire.operations.samples import Samples
     from grantwire.workers.budget import Budget
     from grantwire.workers.leases import LeaseSettings
 
@@ -48,7 +47,6 @@ class CommandWorker(Worker):
         database: Database,
         lease_database: Database,
         executors: Mapping[str, Executor],
-        samples: Samples,
         settings: LeaseSettings,
         worker: str,
     ) -> None:
@@ -56,15 +54,13 @@ class CommandWorker(Worker):
         self._database = database
         self._lease_database = lease_database
         self._executors = executors
-        self._samples = samples
         self._settings = settings
         self._worker = worker
         self._threads = ThreadPoolExecutor(max_workers=1)
         self._lease: Lease[ClaimedCommand] | None = None
 
     async def step(self, budget: Budget) -> bool:  # noqa: ARG002 - a batch is short, or one statement
-        """Take a sample if it is due, and execute one batch; return false if no command is due."""
-        self._samples.take_if_due()
+        """Execute one batch; return false if no command is due."""
         if self._lease is None:
             self._lease = self._claim()
         if self._lease is None:

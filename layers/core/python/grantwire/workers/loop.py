@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     OnChange = Callable[[Exception | None], None]
     OnReport = Callable[[], None]
+    BeforeStep = Callable[[], object]
 
 # The end of an invocation, in which the worker hands over to the next one. It polls and does not wait for a wake-up, so
 # that there is no gap between the two.
@@ -97,14 +98,23 @@ def _ignore_report() -> None:
     """Do nothing: the caller does not follow the run."""
 
 
+def _do_nothing() -> None:
+    """Do nothing: the caller has no other work for this schedule."""
+
+
 async def run(
-    worker: Worker, budget: Budget, on_change: OnChange = _ignore_change, on_report: OnReport = _ignore_report
+    worker: Worker,
+    budget: Budget,
+    on_change: OnChange = _ignore_change,
+    on_report: OnReport = _ignore_report,
+    before_step: BeforeStep = _do_nothing,
 ) -> dict[str, Any]:
     """Call `step` until the budget ends, or with `until_idle` until there is no work; return the worker's result.
 
     `on_change` is called in a thread, with the error of the first step that fails, and with None when a step succeeds
     again. `on_report` is called in a thread, after the first step that succeeds and after each one that changed
-    `worker.facts`. `worker.error` has the error that the last step ended with, if any.
+    `worker.facts`. `before_step` is called before each step, and its errors count as those of the step. `worker.error`
+    has the error that the last step ended with, if any.
 
     Raises RetryableError or SystemFaultError only if the budget does not retry, and a dependency is unavailable.
     """
@@ -113,7 +123,7 @@ async def run(
     outage = _Outage(worker.name, on_change)
     try:
         await worker.begin()
-        await _work(worker, budget, outage, on_report)
+        await _work(worker, budget, outage, on_report, before_step)
     finally:
         try:
             await worker.end()
@@ -125,7 +135,7 @@ async def run(
     return worker.result()
 
 
-async def _work(worker: Worker, budget: Budget, outage: _Outage, on_report: OnReport) -> None:
+async def _work(worker: Worker, budget: Budget, outage: _Outage, on_report: OnReport, before_step: BeforeStep) -> None:
     reported: dict[str, Any] | None = None
     idle_since: float | None = None
     while not budget.is_over():
@@ -133,6 +143,7 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage, on_report: OnRe
         if handing_over:
             worker.hand_over()
         try:
+            before_step()
             busy = await worker.step(budget)
         except LeaseLostError:
             worker.counts["leases_lost"] += 1

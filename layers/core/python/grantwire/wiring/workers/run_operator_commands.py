@@ -70,9 +70,9 @@ class OperatorCommandsRuntime(WorkerRuntime):
                 REBUILD: RebuildExecutor(database),
                 VERIFY: VerifyExecutor(database),
             },
-            Samples(lease_database, settings.times, settings.schedule),
             settings.leases,
             worker_name(environ),
         )
         close = (republisher.close, runner.close, worker.close)
-        return cls(worker, close, Heartbeats(settings.database, worker.name))
+        samples = Samples(lease_database, settings.times, settings.schedule)
+        return cls(worker, close, Heartbeats(settings.database, worker.name), before_step=samples.take_if_due)

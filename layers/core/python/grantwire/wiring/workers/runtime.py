@@ -29,6 +29,8 @@ class WorkerRuntime:
     close_functions: tuple[Callable[[], Any], ...] = ()
     heartbeats: Heartbeats | None = None
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    # Called before each step: for work of another kind that fits the schedule of this worker.
+    before_step: Callable[[], object] = lambda: None
 
     def run(self, budget: Budget) -> dict[str, Any]:
         """Run the worker until the budget ends and return its result. Every run leaves a heartbeat (T1)."""
@@ -53,6 +55,7 @@ class WorkerRuntime:
                     budget,
                     on_change=lambda error: record(error, dict(self.worker.counts), is_over=False),
                     on_report=report,
+                    before_step=self.before_step,
                 )
             )
         except Exception as error:
