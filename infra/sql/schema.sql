@@ -110,7 +110,6 @@ CREATE FUNCTION public.change_feed_lag() RETURNS double precision
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_sort TO 'off'
-    SET jit TO 'off'
     SET search_path TO 'public', 'pg_temp'
     AS $$
 BEGIN
@@ -130,7 +129,6 @@ CREATE FUNCTION public.change_feed_page(p_installation text, p_transaction_id xi
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_sort TO 'off'
-    SET jit TO 'off'
     SET search_path TO 'public', 'pg_temp'
     AS $$
 DECLARE

@@ -7,7 +7,7 @@
 -- reasons.
 CREATE OR REPLACE FUNCTION change_feed_lag() RETURNS double precision
 LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 BEGIN
     RETURN (
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(held.occurred_at)), 0))

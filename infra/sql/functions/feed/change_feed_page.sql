@@ -17,14 +17,13 @@
 -- VOLATILE, so that the check for dropped changes has a later snapshot than the page: the page may have waited for the
 -- lock of the transaction that dropped them. The function runs with the privileges of the schema owner, because the role
 -- of the functions cannot read the audit. The planner settings force ordered index scans, because a plan made while the
--- partitions are empty would read and sort them completely. They raise the estimated cost, so that PostgreSQL 15 would
--- compile the plan (JIT), which takes longer than the page.
+-- partitions are empty would read and sort them completely.
 CREATE OR REPLACE FUNCTION change_feed_page(
     p_installation text, p_transaction_id xid8, p_occurred_at timestamptz, p_operation_id uuid, p_limit integer,
     OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8,
     OUT next_occurred_at timestamptz, OUT next_operation_id uuid, OUT visible_before xid8
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-  SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
+  SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
     first_unused xid8;
     incomplete   uuid;

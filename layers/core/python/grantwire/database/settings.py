@@ -59,7 +59,7 @@ class DatabaseSettings:
     statement_timeout: timedelta = setting(
         "DATABASE_STATEMENT_TIMEOUT", duration(low="100ms", high="15m"), default="5s"
     )
-    # RDS Proxy refuses startup options; behind it, set the statement timeout on the role.
+    # RDS Proxy refuses startup options; behind it, set the statement timeout and jit on the role.
     startup_options: bool = setting("DATABASE_STARTUP_OPTIONS", flag, default="true")
 
     def problems(self) -> Iterator[str]:
