@@ -32,14 +32,15 @@ class FakeClients:
 
     def __init__(self, *ids: str) -> None:
         self.ids = set(ids)
+        self.are_too_many = False
         self.looked_up: list[str] = []
 
-    def find_or_list_ids(self, client_id: str) -> tuple[Client | None, frozenset[str]]:
-        """Return the client, or all ids."""
+    def find_or_list_ids(self, client_id: str) -> tuple[Client | None, frozenset[str] | None]:
+        """Return the client, or all ids, or None if these are too many."""
         self.looked_up.append(client_id)
         if client_id in self.ids:
             return Client(client_id, frozenset(), ("0" * 64,), None, False), frozenset()
-        return None, frozenset(self.ids)
+        return None, None if self.are_too_many else frozenset(self.ids)
 
 
 def make_lookup(clients: FakeClients, now: list[float]) -> LimitedLookup:
@@ -73,6 +74,16 @@ def test_registered_client_is_found_during_a_flood() -> None:
             lookup.find("y")
     assert lookup.find("other") is not None
     assert clients.looked_up == ["x", "known", "known", "known", "other"]
+
+
+def test_nobody_is_refused_unseen_if_there_are_too_many_clients_to_list() -> None:
+    """G11: whoever creates many clients cannot make a stranger's invented tokens refuse the others."""
+    clients = FakeClients("known")
+    clients.are_too_many = True
+    lookup = make_lookup(clients, [100.0])
+    assert lookup.find("x") is None
+    assert lookup.find("y") is None
+    assert lookup.find("known") is not None
 
 
 def test_new_client_is_found_after_a_second() -> None:

@@ -3,7 +3,8 @@
 A client is *below* the one that created it, and below all clients above that one. A client gets tokens only of clients
 below it, and changes their limits. It revokes these, and clients that have some, but not all, of its scopes. It does
 nothing with itself, with equals that it did not create, and with clients that have other scopes. So no two clients can
-manage each other. Operators with access to the database are not limited.
+manage each other. Clients cannot be deleted, so their number below the same first client is limited: otherwise a stolen
+token could make so many that nobody can list or look them up. Operators with access to the database are not limited.
 """
 
 from __future__ import annotations
@@ -34,6 +35,23 @@ SELECT c.scopes, EXISTS (SELECT FROM above a WHERE a.created_by = %(caller)s)
   FROM api_clients c WHERE c.client_id = %(client_id)s
 """
 
+MAX_CLIENTS_OF_TREE = 1000
+# The first client above the caller, which an operator created, and all clients below it: those that are active, and
+# those of the last day, so that clients which end at once count, too.
+_COUNT_TREE = """
+WITH RECURSIVE above AS (
+    SELECT c.client_id, c.created_by FROM api_clients c WHERE c.client_id = %(caller)s
+     UNION ALL
+    SELECT c.client_id, c.created_by FROM above a JOIN api_clients c ON c.client_id = a.created_by),
+tree AS (
+    SELECT a.client_id FROM above a WHERE a.created_by IS NULL
+     UNION ALL
+    SELECT c.client_id FROM tree t JOIN api_clients c ON c.created_by = t.client_id)
+SELECT count(*) FROM tree t JOIN api_clients c USING (client_id)
+ WHERE c.created_at > now() - interval '1 day'
+    OR (c.revoked_at IS NULL AND coalesce(c.expires_at > now(), true))
+"""
+
 _BELOW = "those that it created, and those that they created"
 _RULES = {
     "rotate": f"a client can rotate only clients below it, {_BELOW}",
@@ -58,6 +76,7 @@ def authorize(tx: Connection, caller: str, command: ClientCommand, defaults: Lim
     known = _read_caller(tx, caller)
     if command.action == "create":
         _require_scopes(command, known)
+        _require_room(tx, known)
         return replace(command, created_by=caller, limits=_limit(command.limits, known, defaults))
     _require_authority(tx, known, command)
     if command.action == "limits":
@@ -75,6 +94,16 @@ def _read_caller(tx: Connection, caller: str) -> _Caller:
 def _require_scopes(command: ClientCommand, caller: _Caller) -> None:
     for scope in sorted(set(command.scopes) - caller.scopes):
         raise ForbiddenError(f"missing required scope {scope}: a client can give only scopes that it has itself")
+
+
+def _require_room(tx: Connection, caller: _Caller) -> None:
+    """Raise ForbiddenError if the tree of the caller has as many clients as it may have."""
+    (count,) = tx.execute(_COUNT_TREE, {"caller": caller.client_id}).fetchone() or (0,)
+    if count >= MAX_CLIENTS_OF_TREE:
+        raise ForbiddenError(
+            f"there are {count} clients below the same first client, counting those of the last day and those that are"
+            f" active; at most {MAX_CLIENTS_OF_TREE} are possible: revoke some, or ask an operator of the database"
+        )
 
 
 def _require_authority(tx: Connection, caller: _Caller, command: ClientCommand) -> None:

@@ -2,7 +2,7 @@
 
 A look-up that finds no client returns the ids of all clients instead. For one second after it, an id that is not among
 them is refused without a look-up. So a flood of invented ids costs one look-up a second in each execution environment,
-and a registered client is looked up as always.
+and a registered client is looked up as always. If there are too many clients to list, every id is looked up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LimitedLookup:
             # API Gateway responds with 401 to this text of an authorizer's error, and does not cache it.
             raise UnauthenticatedError("Unauthorized")
         client, known_ids = self._clients.find_or_list_ids(client_id)
-        if client is None:
+        if client is None and known_ids is not None:
             self._missed_at, self._known_ids = now, known_ids
         return client
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from grantwire.operator_actions import Operator
 
 # The statement always returns one row. The database's clock decides whether the previous hash is still valid. The
-# authorizer compares the hashes, in constant time. For an unknown id, the last column has the ids of the newest 10,000
-# clients, so that further unknown ids need no statement. Only a role that may write the last use is asked to. The role
-# of operate_clients, which authenticates its callers on a local stack, may not (ADR 0019).
+# authorizer compares the hashes, in constant time. For an unknown id, the last column has the ids of all clients, so
+# that further unknown ids need no statement: those that are not revoked, or were revoked in the last 30 days, whose
+# owners may still ask why. It is NULL if there are more than 10,000, because a client that is not in the list would be
+# refused. Only a role that may write the last use is asked to. The role of operate_clients, which authenticates its
+# callers on a local stack, may not (ADR 0019).
 _FIND = """
 SELECT c.client_id, c.scopes, c.token_hash,
        CASE WHEN c.previous_until > now() THEN c.previous_hash END,
@@ -30,8 +32,10 @@ SELECT c.client_id, c.scopes, c.token_hash,
             WHEN client_expires_at(c.client_id) <= now() THEN 'expired' END,
        (c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute')
            AND has_column_privilege('api_clients', 'last_used_at', 'UPDATE'),
-       CASE WHEN c.client_id IS NULL
-            THEN ARRAY(SELECT known.client_id FROM api_clients known ORDER BY known.created_at DESC LIMIT 10000) END
+       CASE WHEN c.client_id IS NULL THEN (
+           SELECT CASE WHEN count(*) <= 10000 THEN coalesce(array_agg(known.client_id), '{}') END
+             FROM (SELECT client_id FROM api_clients
+                    WHERE revoked_at IS NULL OR revoked_at > now() - interval '30 days' LIMIT 10001) known) END
   FROM (VALUES (%(client_id)s::text)) AS requested (client_id)
   LEFT JOIN api_clients c ON c.client_id = requested.client_id
 """
@@ -159,12 +163,15 @@ class Clients:
         """Return the client, or None if there is no such client."""
         return self.find_or_list_ids(client_id)[0]
 
-    def find_or_list_ids(self, client_id: str) -> tuple[Client | None, frozenset[str]]:
-        """Return the client, or None and the ids of all clients (the newest 10,000), with one statement."""
+    def find_or_list_ids(self, client_id: str) -> tuple[Client | None, frozenset[str] | None]:
+        """Return the client, or None and the ids of all clients, with one statement.
+
+        The ids are without clients that were revoked more than 30 days ago, and None if there are more than 10,000.
+        """
         row = self._database.fetch_row(_FIND, {"client_id": client_id})
         known_id, scopes, current_hash, previous_hash, inactive_reason, should_record_use, ids = row
         if known_id is None:
-            return None, frozenset(ids)
+            return None, None if ids is None else frozenset(ids)
         hashes = (current_hash,) if previous_hash is None else (current_hash, previous_hash)
         return Client(known_id, frozenset(scopes), hashes, inactive_reason, should_record_use), frozenset()
 
