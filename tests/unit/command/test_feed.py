@@ -105,7 +105,22 @@ def test_export_whose_part_is_shorter_than_its_position_begins_again(
 
 
 # What a spreadsheet would execute, and texts that only look like it; all are valid ids.
-FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1", "a;=1+1", "'=1", "a=1", "a;b", "'", "it's"]
+FORMULAS = [
+    "=1+1",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\uff1d1",
+    "a;=1+1",
+    "a; =1+1",
+    "a;\u3000@A1",
+    "a;' =1",
+    "'=1",
+    "a=1",
+    "a;b",
+    "'",
+    "it's",
+]
 
 
 @pytest.mark.parametrize("extension", ["csv", "jsonl"])
@@ -119,13 +134,13 @@ def test_exported_cell_is_no_formula(grantwire: Run, api: FakeApi, home: Path, e
         assert [json.loads(line)["user_id"] for line in file.read_text().splitlines()] == FORMULAS
         return
     cells = [row["user_id"] for row in csv.DictReader(io.StringIO(file.read_text()))]
-    assert [part for cell in cells for part in cell.split(";") if part[0] in "=+-@\uff1d"] == []
+    assert [part for cell in cells for part in cell.split(";") if part.lstrip()[0] in "=+-@\uff1d"] == []
     assert [re.sub("(^|;)'", r"\1", cell) for cell in cells] == FORMULAS
     assert cells[FORMULAS.index("a;b")] == "a;b"
 
 
 @pytest.mark.parametrize("name", ["all.csv.part", "all.csv.part.json"])
-@pytest.mark.parametrize("kind", ["link", "hard link", "writable by others", "named pipe"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "writable by others", "writable by a group", "named pipe"])
 def test_export_does_not_continue_what_another_account_may_have_made(
     grantwire: Run, snapshot: FakeApi, home: Path, name: str, kind: str
 ) -> None:
@@ -140,7 +155,7 @@ def test_export_does_not_continue_what_another_account_may_have_made(
         os.mkfifo(found)
     else:
         found.write_text("{}")
-        found.chmod(0o666)
+        found.chmod(0o666 if kind == "writable by others" else 0o660)
     result = grantwire("export", str(home / "all.csv"), "--json")
     assert (result.code, result.error["code"]) == (4, "UNSAFE_FILE")
     assert name in result.error["message"]

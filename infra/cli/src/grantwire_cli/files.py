@@ -68,7 +68,7 @@ def _check_own(path: Path, status: os.stat_result) -> None:
         raise _not_own(path, "is not a file")
     if status.st_nlink > 1:
         raise _not_own(path, "has a second name (a hard link)")
-    if status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _not_own(path, "can be changed by another account")
 
 

@@ -29,9 +29,10 @@ PATH = "/v1/snapshot"
 PAGE_SIZE = 1000
 COLUMNS = ("user_id", "stock_keeping_unit", "status", "version", "updated_at", "starts_at", "expires_at")
 
-# Where a formula can begin: in a cell, and after a semicolon, at which some languages separate cells. The letters are
-# those that spreadsheets accept, also in full width. An apostrophe is in the list so that the original can be restored.
-_FORMULA = re.compile(r"(^|;)(?=[=+\-@\t\r\uff1d\uff0b\uff0d\uff20'])")
+# Where a formula can begin: in a cell, and after a semicolon, at which some languages separate cells. Some spreadsheets
+# remove white space before it. The letters are those that they accept, also in full width. An apostrophe is in the list
+# so that the original can be restored.
+_FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20'])")
 
 
 def pages(api: Api, after: str | None = None) -> Iterator[Mapping[str, Any]]:
