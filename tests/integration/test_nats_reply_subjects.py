@@ -16,29 +16,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from nats.js.api import AckPolicy, ConsumerConfig
 
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings, parse_secret
+from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.settings import load
 from infra.local.servers.nats_users import FAULTS, TOPOLOGY, WORKERS, inbox_prefix, list_users
 from tests.support.dead_letters import event_bytes
 from tests.support.module_database import database_url
-from tests.support.nats_accounts import SignedDeployment
-from tests.support.nats_deployment import API, NAMES, SILENCE_SECONDS, deployment, open_session, server
+from tests.support.nats_deployment import (
+    API,
+    NAMES,
+    SILENCE_SECONDS,
+    TOPOLOGY_ENVIRON,
+    deployment,
+    open_session,
+    server,
+)
 from tests.support.nats_users import ADMIN, READER, NatsWithUsers
 from tests.support.plaintext import PLAINTEXT
-from tests.support.secured_nats import SecuredNats
-from tests.support.servers import newest_postgres
+from tests.support.secured_nats import SignedNats
+from tests.support.servers import STATE, newest_postgres
 from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Iterator
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-from tests.support.nats_deployment import Session
+    from tests.support.nats_deployment import Logins, Session
 
 __all__ = ["database_url", "deployment", "server"]
 
@@ -108,7 +115,7 @@ async def _attack(session: Session, user: str) -> None:
     await asyncio.sleep(SILENCE_SECONDS)
 
 
-async def _observe(server: NatsWithUsers, user: str) -> tuple[State, State, list[str]]:
+async def _observe(server: Logins, user: str) -> tuple[State, State, list[str]]:
     """Return the state before and after an attack, and the subjects that a response has reached.
 
     What the user may publish to itself is not observed. A target that is subscribed to gets every response.
@@ -174,40 +181,57 @@ def test_topology_user_owns_the_streams(deployment: dict[str, str], server: Nats
     assert asyncio.run(limit()) == 1
 
 
-def test_signed_accounts_confine_their_users_too(tmp_path: Path) -> None:
-    """G10: the same accounts, signed by an operator of NATS; the users have credentials files."""
-    signed = SignedDeployment(NAMES)
-    server = SecuredNats(tmp_path, signed.server_configuration(tmp_path / "jetstream"))
+@pytest.fixture(scope="module")
+def signed_server() -> Iterator[SignedNats]:
+    """NATS with the accounts of a deployment that an operator of NATS has signed, and its streams and consumers."""
+    server = SignedNats(STATE / "nats-signed", NAMES)
     server.start()
+    asyncio.run(_create_streams(server))
+    yield server
+    server.destroy()
+
+
+@contextlib.asynccontextmanager
+async def _connect_with_credentials(server: SignedNats, user: str) -> AsyncIterator[NatsConnection]:
+    """Connect as a function whose secret has a credentials file."""
+    endpoint = parse_secret(json.dumps({"url": server.url, "credentials": server.signed.credentials(user)}))
+    settings = load(NatsSettings, {**PLAINTEXT, "NATS_URL": server.url, "NATS_INBOX_PREFIX": inbox_prefix(user)})
+    connection = NatsConnection(replace(settings, endpoint=endpoint))
+    await connection.connect()
     try:
-        assert asyncio.run(_use_signed_accounts(server.url, signed)) == {"messages": 2, "acknowledged": 1}
+        yield connection
     finally:
-        server.destroy()
+        await connection.close()
 
 
-async def _use_signed_accounts(url: str, signed: SignedDeployment) -> dict[str, int]:
-    """Publish two events and read one; attack the stream as the reader and the workers."""
-    async with contextlib.AsyncExitStack() as stack:
-        clients = {}
-        for user in (TOPOLOGY, WORKERS, READER):
-            endpoint = parse_secret(json.dumps({"url": url, "credentials": signed.credentials(user)}))
-            settings = load(NatsSettings, {**PLAINTEXT, "NATS_URL": url, "NATS_INBOX_PREFIX": inbox_prefix(user)})
-            connection = NatsConnection(replace(settings, endpoint=endpoint))
-            await connection.connect()
-            stack.push_async_callback(connection.close)
-            clients[user] = connection.client
-        topology, workers, reader = (client.jetstream() for client in clients.values())
-        await topology.add_stream(name=NAMES.stream, subjects=[NAMES.subject])
-        config = ConsumerConfig(name=READER, durable_name=READER, ack_policy=AckPolicy.EXPLICIT)
-        await topology.add_consumer(NAMES.stream, config)
-        for _ in range(2):
-            await workers.publish(NAMES.subject, b"event")
-        subscription = await reader.pull_subscribe_bind(READER, NAMES.stream)
-        (message,) = await subscription.fetch(1, timeout=WAIT_SECONDS)
-        for client, subject in ((READER, message.reply), (WORKERS, f"{API}.STREAM.INFO.{NAMES.stream}")):
-            await clients[client].publish(subject, b"", f"{API}.STREAM.DELETE.{NAMES.stream}")
-            await clients[client].flush()
-        await asyncio.sleep(SILENCE_SECONDS)
-        info = await reader.consumer_info(NAMES.stream, READER)
-        messages = (await workers.stream_info(NAMES.stream)).state.messages
-        return {"messages": messages, "acknowledged": info.ack_floor.stream_seq if info.ack_floor else 0}
+async def _create_streams(server: SignedNats) -> None:
+    async with _connect_with_credentials(server, TOPOLOGY) as connection:
+        await ensure_topology(connection, load(TopologySettings, TOPOLOGY_ENVIRON), (READER,))
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_signed_accounts_confine_their_users_too(signed_server: SignedNats, user: str) -> None:
+    """G10: the same attack on the same accounts, signed by an operator of NATS; the users have credentials files."""
+    before, after, reached = asyncio.run(_observe(signed_server, user))
+    assert (reached, after) == ([], before)
+
+
+def test_signed_accounts_are_sufficient(signed_server: SignedNats) -> None:
+    """G10: the workers publish, and the reader fetches and acknowledges."""
+
+    async def use() -> tuple[bytes, int]:
+        async with (
+            _connect_with_credentials(signed_server, WORKERS) as workers,
+            _connect_with_credentials(signed_server, READER) as reader,
+        ):
+            sequence = (await workers.jetstream.publish(NAMES.subject, b"event")).seq
+            subscription = await reader.jetstream.pull_subscribe_bind(READER, NAMES.stream)
+            while True:
+                (message,) = await subscription.fetch(1, timeout=WAIT_SECONDS)
+                await message.ack_sync(timeout=WAIT_SECONDS)
+                if message.metadata.sequence.stream == sequence:
+                    break
+            info = await reader.jetstream.consumer_info(NAMES.stream, READER)
+            return message.data, int(info.num_pending or 0)
+
+    assert asyncio.run(use()) == (b"event", 0)

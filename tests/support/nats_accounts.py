@@ -44,6 +44,10 @@ class Identity:
         signature = self._key.sign(".".join(parts).encode()).signature
         return ".".join([*parts, _base64(signature)])
 
+    def sign_nonce(self, nonce: str) -> bytes:
+        """Return the signature with which a client proves its identity."""
+        return base64.b64encode(self._key.sign(nonce.encode()).signature)
+
 
 class Operator:
     """NATS operator with one account."""
@@ -59,7 +63,7 @@ class Operator:
 
     def credentials(self) -> str:
         """Return the content of a credentials file for a new user."""
-        return _credentials(self._account, {})
+        return _credentials(*_sign_user(self._account, {}))
 
 
 class SignedDeployment:
@@ -93,9 +97,22 @@ class SignedDeployment:
 
     def credentials(self, name: str) -> str:
         """Return the content of a credentials file for one user of the deployment."""
+        return _credentials(*self._sign_user(name))
+
+    def login(self, name: str) -> dict[str, Any]:
+        """Return the options with which nats-py connects as one user.
+
+        A name that is not in the deployment: an unrestricted user in the account of the streams.
+        """
+        user, token = self._sign_user(name)
+        return {"user_jwt_cb": lambda: bytearray(token, "ascii"), "signature_cb": user.sign_nonce}
+
+    def _sign_user(self, name: str) -> tuple[Identity, str]:
+        if name not in self._users:
+            return _sign_user(self._accounts[OWNER], {})
         user = self._users[name]
         publish = {"allow": [map_subject(subject) for subject in user.publish]}
-        return _credentials(self._accounts[name], {"pub": publish, "sub": {"allow": [f"{user.inbox_prefix}.>"]}})
+        return _sign_user(self._accounts[name], {"pub": publish, "sub": {"allow": [f"{user.inbox_prefix}.>"]}})
 
     def _sign_account(self, account: Identity, claims: Mapping[str, Any]) -> str:
         return self._operator.sign(account, {"type": "account", "version": 2, "limits": _ACCOUNT_LIMITS, **claims})
@@ -131,10 +148,14 @@ class SignedDeployment:
         ]
 
 
-def _credentials(account: Identity, permissions: Mapping[str, Any]) -> str:
-    """Return the content of a credentials file for a new user of an account."""
+def _sign_user(account: Identity, permissions: Mapping[str, Any]) -> tuple[Identity, str]:
+    """Return a new user of an account, and its JWT."""
     user = Identity(USER)
-    token = account.sign(user, {"type": "user", "version": 2, **_UNLIMITED, **permissions})
+    return user, account.sign(user, {"type": "user", "version": 2, **_UNLIMITED, **permissions})
+
+
+def _credentials(user: Identity, token: str) -> str:
+    """Return the content of a credentials file."""
     return (
         f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
         "************************* IMPORTANT *************************\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import nats
 import pytest
@@ -29,6 +29,15 @@ NAMES = Names(faults=True)
 API = "$JS.API"
 # A denied request gets no response; an allowed one gets it within milliseconds.
 SILENCE_SECONDS = 0.3
+# The streams and consumers, with the names of template.yaml.
+TOPOLOGY_ENVIRON = {
+    "ENTITLEMENT_NATS_SUBJECT": NAMES.subject,
+    "ENTITLEMENT_NATS_STREAM": NAMES.stream,
+    "ENTITLEMENT_NATS_READERS": READER,
+    "NOTIFICATION_NATS_STREAM": NAMES.stream,
+    "NOTIFICATION_NATS_DURABLE": NAMES.durable,
+    "NOTIFICATION_NATS_ADVISORY_STREAM": NAMES.advisory_stream,
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +51,12 @@ def server() -> Iterator[NatsWithUsers]:
 
 @pytest.fixture
 def deployment(database_url: str, server: NatsWithUsers) -> Iterator[dict[str, str]]:
-    """Environment of the workers, with the names of template.yaml."""
+    """Environment of the workers."""
     environ = {
         **PLAINTEXT,
+        **TOPOLOGY_ENVIRON,
         "DATABASE_URL": database_url,
         "NATS_URL": server.url,
-        "ENTITLEMENT_NATS_SUBJECT": NAMES.subject,
-        "ENTITLEMENT_NATS_STREAM": NAMES.stream,
-        "ENTITLEMENT_NATS_READERS": READER,
-        "NOTIFICATION_NATS_STREAM": NAMES.stream,
-        "NOTIFICATION_NATS_DURABLE": NAMES.durable,
-        "NOTIFICATION_NATS_ADVISORY_STREAM": NAMES.advisory_stream,
         "NATS_PUBLISH_TIMEOUT": "1s",
     }
     yield configured(environ)
@@ -88,8 +92,15 @@ class Session:
         await asyncio.sleep(0.02)
 
 
+class Logins(Protocol):
+    """A server with the users of a deployment."""
+
+    def login(self, user: str) -> dict[str, Any]:
+        """Return the options with which nats-py connects as one user."""
+
+
 @contextlib.asynccontextmanager
-async def open_session(server: NatsWithUsers, user: str) -> AsyncIterator[Session]:
+async def open_session(server: Logins, user: str) -> AsyncIterator[Session]:
     """Connect as one user."""
     denied: list[str] = []
 
@@ -97,7 +108,7 @@ async def open_session(server: NatsWithUsers, user: str) -> AsyncIterator[Sessio
         denied.append(str(error))
 
     client = await nats.connect(
-        server.url_for(user), allow_reconnect=False, error_cb=record, inbox_prefix=inbox_prefix(user)
+        **server.login(user), allow_reconnect=False, error_cb=record, inbox_prefix=inbox_prefix(user)
     )
     try:
         yield Session(client, denied)

@@ -45,6 +45,10 @@ class NatsWithUsers(NatsServer):
         super().__init__(state, names=names)
         self.users = UsersWithAdmin(self.state, names)
 
+    def login(self, user: str) -> dict[str, Any]:
+        """Return the options with which nats-py connects as one user."""
+        return {"servers": self.url_for(user)}
+
     def write_to_disk(self, sync_interval: str) -> None:
         """Write messages to the disk at this interval from the next start on; `always`: before the acknowledgement."""
         self.users = UsersWithAdmin(self.state, self.users.names, sync_interval=sync_interval)
