@@ -409,13 +409,14 @@ def test_alarms_on_a_backlog_also_fire_without_a_worker() -> None:
 
 
 def test_alarms_of_lambda_and_api_gateway_watch_this_stack() -> None:
-    """G7: errors and throttles of every function, and 5xx responses of this stage only."""
+    """G7, G12: errors and throttles of every function that not anyone can cause, and 5xx of this stage only."""
     resources = TEMPLATE["Resources"]
     names = {f"FunctionName = '${{{name}}}'" for name in functions(TEMPLATE)}
-    authorizer = {"FunctionName = '${AuthorizeCallerFunction}'"}  # anyone can cause its errors (G12)
+    # Anyone can cause errors of the authorizer, and start this one and the console many times at once.
+    authorizer, console = ({f"FunctionName = '${{{name}Function}}'"} for name in ("AuthorizeCaller", "Console"))
     for alarm, metric, watched in (
         ("FunctionErrorsAlarm", "Errors", names - authorizer),
-        ("ThrottlesAlarm", "Throttles", names),
+        ("ThrottlesAlarm", "Throttles", names - authorizer - console),
     ):
         (query,) = resources[alarm]["Properties"]["Metrics"]
         select, *source = query["Expression"]["Fn::Join"][1]
