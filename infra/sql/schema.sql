@@ -216,13 +216,19 @@ BEGIN
 END
 $$;
 CREATE FUNCTION public.client_expires_at(p_client_id text) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE STRICT
+    LANGUAGE plpgsql STABLE STRICT
+    SET enable_seqscan TO 'off'
     AS $$
-    WITH RECURSIVE above AS (
-        SELECT c.created_by, c.expires_at FROM api_clients c WHERE c.client_id = p_client_id
-         UNION ALL
-        SELECT c.created_by, c.expires_at FROM above a JOIN api_clients c ON c.client_id = a.created_by)
-    SELECT min(a.expires_at) FROM above a
+DECLARE
+    next_id  text := p_client_id;
+    earliest timestamptz;
+BEGIN
+    WHILE next_id IS NOT NULL LOOP
+        SELECT c.created_by, least(earliest, c.expires_at) INTO next_id, earliest
+          FROM api_clients c WHERE c.client_id = next_id;
+    END LOOP;
+    RETURN earliest;
+END
 $$;
 CREATE FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.clients.authority import MAX_CLIENTS_OF_TREE
+from grantwire.clients.authority import MAX_CLIENTS_OF_TREE, MAX_LEVELS
 from grantwire.clients.authorizer import Authorizer
 from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.scopes import Scope
@@ -68,6 +68,27 @@ def test_tree_of_clients_is_limited(administration: Administration, rows: Rows, 
         assert f"at most {MAX_CLIENTS_OF_TREE} are possible" in created.json["message"]
     other = administration.create_root("another first client")
     assert administration.create("of the other", MANAGE, caller=other).status == 200
+
+
+def test_levels_of_clients_are_limited(administration: Administration) -> None:
+    """Each look-up reads all clients above: a chain of 990 clients made the list of clients end by its timeout."""
+    caller = administration.admin
+    for level in range(2, MAX_LEVELS + 1):
+        caller = administration.create_below(caller, f"level {level}", MANAGE)
+    refused = administration.create("too low", MANAGE, caller=caller)
+    assert refused.code == "FORBIDDEN"
+    assert f"a client with {MAX_LEVELS - 1} clients above it cannot create clients" in refused.json["message"]
+
+
+def test_end_of_a_client_reads_only_the_clients_above_it(administration: Administration, rows: Rows) -> None:
+    """Also before the statistics of the table exist. Recursion read the whole table for each client."""
+    insert(rows, 500, created_by=f"'{administration.admin}'")
+    read = "SELECT seq_tup_read, idx_scan FROM pg_stat_xact_user_tables WHERE relname = 'api_clients'"
+    with rows.transaction():
+        (before,) = rows.execute(read).fetchall()
+        rows.execute("SELECT client_expires_at(lpad(n::text, 12, 'z')) FROM generate_series(1, 500) n")
+        (after,) = rows.execute(read).fetchall()
+    assert {name: after[name] - before[name] for name in after} == {"seq_tup_read": 0, "idx_scan": 1000}
 
 
 @pytest.mark.parametrize(("count", "reason"), [(9_000, None), (10_000, "unknown token")])

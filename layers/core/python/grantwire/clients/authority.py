@@ -36,8 +36,9 @@ SELECT c.scopes, EXISTS (SELECT FROM above a WHERE a.created_by = %(caller)s)
 """
 
 MAX_CLIENTS_OF_TREE = 1000
+MAX_LEVELS = 10  # each look-up of a client reads all clients above it
 # The first client above the caller, which an operator created, and all clients below it: those that are active, and
-# those of the last day, so that clients which end at once count, too.
+# those of the last day, so that clients which end at once count, too. And the level of the caller: 1 for the first one.
 _COUNT_TREE = """
 WITH RECURSIVE above AS (
     SELECT c.client_id, c.created_by FROM api_clients c WHERE c.client_id = %(caller)s
@@ -47,7 +48,7 @@ tree AS (
     SELECT a.client_id FROM above a WHERE a.created_by IS NULL
      UNION ALL
     SELECT c.client_id FROM tree t JOIN api_clients c ON c.created_by = t.client_id)
-SELECT count(*) FROM tree t JOIN api_clients c USING (client_id)
+SELECT count(*), (SELECT count(*) FROM above) FROM tree t JOIN api_clients c USING (client_id)
  WHERE c.created_at > now() - interval '1 day'
     OR (c.revoked_at IS NULL AND coalesce(c.expires_at > now(), true))
 """
@@ -97,8 +98,10 @@ def _require_scopes(command: ClientCommand, caller: _Caller) -> None:
 
 
 def _require_room(tx: Connection, caller: _Caller) -> None:
-    """Raise ForbiddenError if the tree of the caller has as many clients as it may have."""
-    (count,) = tx.execute(_COUNT_TREE, {"caller": caller.client_id}).fetchone() or (0,)
+    """Raise ForbiddenError if the tree of the caller has as many clients or levels as it may have."""
+    count, level = tx.execute(_COUNT_TREE, {"caller": caller.client_id}).fetchone() or (0, 0)
+    if level >= MAX_LEVELS:
+        raise ForbiddenError(f"a client with {level - 1} clients above it cannot create clients: ask one of these")
     if count >= MAX_CLIENTS_OF_TREE:
         raise ForbiddenError(
             f"there are {count} clients below the same first client, counting those of the last day and those that are"
