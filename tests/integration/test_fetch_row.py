@@ -38,7 +38,7 @@ def test_parameters_are_returned_unchanged(database: Database) -> None:
 
 
 def test_plans_are_not_compiled(database: Database) -> None:
-    """PostgreSQL 15 would compile the plans of functions that disable kinds of scans, which takes seconds under load."""
+    """PostgreSQL 15 would compile plans of functions that disable kinds of scans, for seconds under load."""
     assert database.fetch_row("SELECT current_setting('jit')", {}) == ("off",)
 
 
