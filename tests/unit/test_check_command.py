@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from infra.local.commands import check
+from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.system.processes import identify, wait_for
 
@@ -93,3 +94,10 @@ def test_interrupt_stops_the_running_checks(monkeypatch: pytest.MonkeyPatch, tmp
     with pytest.raises(KeyboardInterrupt):
         run(monkeypatch, {"slow": ("python", "-c", program, str(pid))})
     assert identify(int(pid.read_text())) is None
+
+
+def test_unknown_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typing mistake runs nothing, and must not look like success."""
+    with pytest.raises(CommandError, match="No check is named tipes") as raised:
+        run(monkeypatch, {"types": ("python", "-c", "")}, "types", "tipes")
+    assert raised.value.hint.startswith("The checks are: types, ")

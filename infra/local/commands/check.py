@@ -76,7 +76,10 @@ PYTEST_SUMMARY = re.compile(r"(FAILED|ERROR|FAIL) |\d+ (passed|failed|errors?|sk
 
 def check(arguments: Sequence[str], progress: Progress) -> int:
     """Run all checks but the long ones, or the named ones, also after a failure; return 1 if any failed."""
-    selected = {name: command for name, command in (CHECKS | LONG_CHECKS).items() if name in (arguments or CHECKS)}
+    known = CHECKS | LONG_CHECKS
+    if unknown := [name for name in arguments if name not in known]:
+        raise CommandError(f"No check is named {', '.join(unknown)}.", hint=f"The checks are: {', '.join(known)}.")
+    selected = {name: command for name, command in known.items() if name in (arguments or CHECKS)}
     if "console" in selected and browser.find_browser() is None:
         progress.print_line(f"console: skipped. {browser.MISSING}")
         del selected["console"]
