@@ -20,6 +20,7 @@ carried through the generators in another exception, and the drivers raise it as
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -82,17 +83,26 @@ def original(error: BaseException) -> BaseException:
 
 
 def drive(steps: Steps[T]) -> T:
-    """Execute the calls of `steps` and return its result."""
+    """Execute the calls of `steps` and return its result.
+
+    A signal can interrupt this function between two calls. Then `steps` gets the interruption, as if the call before
+    it had raised it.
+    """
     try:
-        return _drive(steps)
+        try:
+            return _drive(steps)
+        except BaseException as interruption:
+            if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the error is that of the steps
+                raise
+            return _drive(steps, interruption)
     except (CarriedStop, CarriedExit) as carried:
         error = original(carried)
         raise error from error.__cause__
 
 
-def _drive(steps: Steps[T]) -> T:
+def _drive(steps: Steps[T], interruption: BaseException | None = None) -> T:
     try:
-        call = next(steps)
+        call = next(steps) if interruption is None else steps.throw(_carry(interruption))
         while True:
             try:
                 value = call()

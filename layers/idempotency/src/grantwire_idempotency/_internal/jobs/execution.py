@@ -29,7 +29,7 @@ from grantwire_idempotency._internal.foundation.wiring import is_async_store
 from grantwire_idempotency._internal.jobs.claims import AsyncHeldClaim, HeldClaim, set_current_claim
 from grantwire_idempotency._internal.jobs.key_checks import KeyCheck
 from grantwire_idempotency._internal.jobs.late_records import LateRecords
-from grantwire_idempotency._internal.jobs.recording import Recorder
+from grantwire_idempotency._internal.jobs.recording import Progress, Recorder
 from grantwire_idempotency._internal.jobs.switch import is_disabled
 from grantwire_idempotency._internal.jobs.work import describe
 from grantwire_idempotency._internal.metrics.interface import SafeMetrics, default_metrics
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.foundation.steps import Steps
     from grantwire_idempotency._internal.jobs.settings import ExecutionSettings
     from grantwire_idempotency._internal.stores.interface import AsyncStore, Key, Store
+
+_NOT_DONE: Any = object()
 
 
 @dataclass(frozen=True)  # without slots, as Message
@@ -126,23 +128,33 @@ class Execution:
         if known is not None:
             yield from self._recorder.release(check, check.last_error or "")
             return known
-        held = (AsyncHeldClaim if self._is_async else HeldClaim)(check, self._store.extend)
-        restore = set_current_claim(held)
-        try:
-            value = yield from work()
-        except BaseException as error:
-            yield from self._recorder.release(check, describe(error))
-            raise
-        finally:
-            restore()
-        yield from self._recorder.complete(check, value)
-        if isinstance(held, AsyncHeldClaim):
-            held.require_awaited()
-        return Outcome(value)
+        return (yield from self._run_claimed(check, work))
 
     def flush(self) -> None:
         """Send the metrics. Call it once for each call or batch."""
         self._metrics.flush()
+
+    def _run_claimed(self, claim: Claim, work: Callable[[], Steps[Any]]) -> Steps[Outcome]:
+        """Do the work and store its result, or release the key if it fails."""
+        held = (AsyncHeldClaim if self._is_async else HeldClaim)(claim, self._store.extend)
+        restore = set_current_claim(held)
+        value, progress = _NOT_DONE, Progress()
+        try:
+            value = yield from work()
+            yield from self._recorder.complete(claim, value, progress)
+        except GeneratorExit:  # the coroutine itself is closed, and can await nothing more
+            raise
+        except BaseException as error:
+            if value is _NOT_DONE:
+                yield from self._recorder.release(claim, describe(error))
+            elif not progress.has_ended:
+                yield from self._recorder.complete(claim, value, progress)
+            raise
+        finally:
+            restore()
+        if isinstance(held, AsyncHeldClaim):
+            held.require_awaited()
+        return Outcome(value)
 
     def _run_unguarded(self, claim: Claim, work: Callable[[], Steps[Any]]) -> Steps[Outcome]:
         """Do the work without a claim, and write its record when the store is back.

@@ -39,6 +39,16 @@ _MAX_ATTEMPTS = 3
 _BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(milliseconds=400), timedelta(0), 1, 1)
 
 
+@dataclass(slots=True)
+class Progress:
+    """Whether the record of an outcome has ended: it is stored, refused, or kept for the next check.
+
+    If not, a signal has interrupted the engine between two steps. Then the record is made again, which is safe.
+    """
+
+    has_ended: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Recorder:
     """Records the outcomes of one job in its store, or keeps them if the store is unavailable."""
@@ -50,7 +60,7 @@ class Recorder:
     sleep: Callable[[float], Any]
     clock: Callable[[], float]
 
-    def complete(self, claim: Claim, value: Any) -> Steps[None]:
+    def complete(self, claim: Claim, value: Any, progress: Progress) -> Steps[None]:
         """Store the value. If the run is interrupted meanwhile, raise the interruption afterwards (C24)."""
         interruption = None
         try:
@@ -60,17 +70,17 @@ class Recorder:
                 raise
             except BaseException as error:  # noqa: BLE001 - raised below
                 interruption, result = error, self._dump(value)
-            yield from self._store_result(claim, result)
+            yield from self._store_result(claim, result, progress)
         except (TypeError, ValueError, RecursionError, RejectedError) as error:
             # The effect has happened: complete the key without a result, so that a duplicate does not repeat it.
-            yield from self._store_result(claim, None)
+            yield from self._store_result(claim, None, progress)
             raise InternalError(
                 f"the work of {self.settings.name} is done, but its result cannot be stored:"
                 f" return JSON values only ({error})"
             ) from error
         except InternalError:
             with contextlib.suppress(InternalError, LeaseLostError):
-                yield from self._store_result(claim, None)
+                yield from self._store_result(claim, None, progress)
             raise
         if interruption is not None:
             raise interruption
@@ -78,7 +88,7 @@ class Recorder:
     def _dump(self, value: Any) -> str | None:
         return None if value is None else self.settings.serializer.dump(value)
 
-    def _store_result(self, claim: Claim, result: str | None) -> Steps[None]:
+    def _store_result(self, claim: Claim, result: str | None, progress: Progress) -> Steps[None]:
         logger = self.logger
         arguments = (claim, result, self.settings.ttl, self.settings.order_ttl)
         ending = yield from self._call_store(lambda: self.store.store_result(*arguments))
@@ -98,10 +108,22 @@ class Recorder:
             error = None
         elif error is not None and error is ending.interruption:
             self.late.add_result(claim, result)
+        progress.has_ended = True
         _raise(ending.interruption or error)
 
     def release(self, claim: Claim, error: str) -> Steps[None]:
         """Release the key. An error of the store is only logged, so that the caller gets the error of the work."""
+        progress = Progress()
+        try:
+            yield from self._release(claim, error, progress)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if not progress.has_ended:
+                yield from self._release(claim, error, progress)
+            raise
+
+    def _release(self, claim: Claim, error: str, progress: Progress) -> Steps[None]:
         logger = self.logger
         arguments = (claim, error, self.settings.ttl)
         ending = yield from self._call_store(lambda: self.store.store_failure(*arguments))
@@ -114,6 +136,7 @@ class Recorder:
                 exc_info=failure,
                 extra=self._log_fields(claim),
             )
+        progress.has_ended = True
         _raise(ending.interruption)
 
     def _call_store(self, call: Call) -> Steps[Ending]:
