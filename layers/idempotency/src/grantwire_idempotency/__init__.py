@@ -56,7 +56,7 @@ _MODULE_BY_NAME = {
     name: f"{__name__}._internal.{module}" for module, names in _NAMES_BY_MODULE.items() for name in names.split()
 }
 # What an optional package imports as.
-_OPTIONAL = ("aws_lambda_powertools", "psycopg", "rbloom", "redis")
+_OPTIONAL = ("aws_lambda_powertools", "opentelemetry", "psycopg", "rbloom", "redis")
 
 
 def __getattr__(name: str) -> Any:

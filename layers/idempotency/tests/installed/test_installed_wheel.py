@@ -65,6 +65,25 @@ class Harness(MemoryHarness):
 """
 
 
+# What a beginner tries before any extra is installed.
+_WITHOUT_EXTRAS = """
+from grantwire_idempotency import *
+
+for store in (MemoryStore(), SqliteStore("keys.db")):
+    @idempotent(store, key=argument("order"), name="orders")
+    def ship(order):
+        print("ship", order)
+
+    ship("o-1")
+    ship("o-1")
+try:
+    from grantwire_idempotency import PostgresStore
+except ImportError as error:
+    print(error)
+"""
+SHIPPED_ONCE = "ship o-1\n"
+
+
 class Project:
     """A folder with a fresh virtual environment; its programs get these variables alone."""
 
@@ -74,10 +93,10 @@ class Project:
         self.python = self.environment / "bin" / "python"
         self.variables = {"PATH": os.defpath, "HOME": str(folder), **variables}
 
-    def install(self, python: Path) -> None:
-        """Install the wheel with its extras, and what the programs use, at the versions of the lock."""
+    def install(self, python: Path, extras: str = "", packages: tuple[str, ...] = ()) -> None:
+        """Install the wheel with these extras, and the packages, at the versions of the lock."""
         wheel = build_wheel(self.folder / "wheel")
-        create_environment(self.folder, [*PACKAGES, f"{wheel}[{EXTRAS}]"], python)
+        create_environment(self.folder, [*packages, f"{wheel}[{extras}]" if extras else str(wheel)], python)
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run Python with these arguments and return its output."""
@@ -103,7 +122,7 @@ def test_installed_wheel_runs_the_programs_of_the_documentation(
         with Redis.from_url(valkey_server.url) as client:
             client.flushall()
         project = Project(outside, {"DATABASE_URL": url, "REDIS_URL": valkey_server.url})
-        project.install(python)
+        project.install(python, EXTRAS, PACKAGES)
         _check_location(project)
         assert project.run("-c", _METADATA).split("\n") == METADATA
         assert "applied tables/0001" in project.run("-m", "grantwire_idempotency", "schema", "--apply")
@@ -113,6 +132,15 @@ def test_installed_wheel_runs_the_programs_of_the_documentation(
         _check_strangers(project, version)
     finally:
         databases.drop(url)
+
+
+def test_wheel_runs_without_extras(outside: Path) -> None:
+    """C30: `import *` works, two stores need the standard library alone, and an error names what another one needs."""
+    project = Project(outside, {})
+    project.install(Path(sys.executable))
+    output = project.run("-c", _WITHOUT_EXTRAS)
+    assert output.startswith(2 * SHIPPED_ONCE)
+    assert "PostgresStore requires the package psycopg" in output.removeprefix(2 * SHIPPED_ONCE)
 
 
 def _check_location(project: Project) -> None:
