@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -136,8 +137,8 @@ def test_default_clock_is_monotonic_time() -> None:
     assert isinstance(store.check(Key("a"), HOUR), InProgress)
 
 
-@pytest.mark.parametrize("capacity", [0, -1])
-def test_capacity_below_one_is_rejected(capacity: int) -> None:
+@pytest.mark.parametrize("capacity", [0, -1, 2.5, "10", None])
+def test_capacity_that_is_no_positive_integer_is_rejected(capacity: Any) -> None:
     """Such a store could never find a duplicate."""
     with pytest.raises(ConfigError, match="at least 1"):
         MemoryStore(capacity)

@@ -287,6 +287,7 @@ def test_default_metrics_elsewhere_are_none(
     ("wiring", "problem"),
     [
         ({"store": None}, "the store must be a Store, not None"),
+        ({"store": MemoryStore}, "the store must be a Store, not the class MemoryStore"),
         ({"store": "postgresql://user:password@host"}, "the store must be a Store, not a str"),
         ({"key": None}, "key must be a function, not None"),
         ({"key": "order_id"}, "key must be a function"),

@@ -33,7 +33,8 @@ def require(*rules: Rule) -> None:
 def store_rule(store: object) -> Rule:
     """Require the methods of a Store, or of an AsyncStore, that the library calls."""
     methods = ("check", "store_result", "store_failure", "extend", "get_result")
-    return _has_methods(store, *methods), f"the store must be a Store, not {_describe_type(store)}"
+    is_object = not inspect.isclass(store)  # the class has the methods too, but no keys
+    return is_object and _has_methods(store, *methods), f"the store must be a Store, not {_describe_type(store)}"
 
 
 def is_async_store(store: object) -> bool:

@@ -88,6 +88,8 @@ class _Engine:
     """What both guards do between the first and the last statement of the transaction; see `steps`."""
 
     def __init__(self, settings: GuardSettings, logger: LibraryLogger | None, timeout: timedelta) -> None:
+        is_settings = isinstance(settings, GuardSettings)
+        require((is_settings, f"settings must be a GuardSettings, not a {type(settings).__name__}"))
         require(
             duration_rule("ttl", settings.ttl),
             duration_rule("lock_wait", settings.lock_wait),

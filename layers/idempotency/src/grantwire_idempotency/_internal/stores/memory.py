@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire_idempotency._internal.foundation.forks import ForkSafeLock
+from grantwire_idempotency._internal.foundation.wiring import count_rule, require
 from grantwire_idempotency._internal.stores.interface import (
     Claim,
     Duplicate,
@@ -23,7 +24,6 @@ from grantwire_idempotency._internal.stores.interface import (
     validate_result,
 )
 from grantwire_idempotency._internal.stores.lru import LruMapping
-from grantwire_idempotency.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,8 +63,7 @@ class MemoryStore:
         fail_mode: FailMode | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if capacity < 1:
-            raise ConfigError(["the capacity of a MemoryStore must be at least 1"])
+        require(count_rule("capacity", capacity))
         self.fail_mode = fail_mode
         self._capacity = capacity
         self._clock = clock
