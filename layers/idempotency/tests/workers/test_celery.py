@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MODULE = "layers.idempotency.tests.support.celery_worker"
 OPTIONS = ("--concurrency", "2", "--loglevel", "INFO", "--without-mingle", "--without-gossip", "--without-heartbeat")
 SECONDS = 60
+# Longer than a command waits for a worker. By default, redis-py 8 reads for five seconds only.
+SOCKET_SECONDS = 2 * SECONDS
 
 
 class Shop:
@@ -36,7 +38,7 @@ class Shop:
 
     def __init__(self, url: str) -> None:
         self.app = Celery(broker=url, backend=url)
-        self.redis: Any = Redis.from_url(url, decode_responses=True)
+        self.redis: Any = Redis.from_url(url, decode_responses=True, socket_timeout=SOCKET_SECONDS)
 
     def send(self, task: str, *args: Any, **options: Any) -> AsyncResult[Any]:
         """Send a task."""
@@ -83,7 +85,7 @@ def running_worker(url: str, log: Path, visibility_timeout: str = "3600") -> Ite
         worker = subprocess.Popen(
             command, env=environment, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
         )
-    with worker, Redis.from_url(url) as client:
+    with worker, Redis.from_url(url, socket_timeout=SOCKET_SECONDS) as client:
         try:
             assert client.blpop(["ready"], SECONDS) is not None, log.read_text()
             yield worker
