@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -67,6 +68,7 @@ class Shop:
 
     def close(self) -> None:
         """Close every connection."""
+        gc.collect()  # a result of Celery is in a cycle, and cannot be freed without an error once its app is closed
         self.app.close()
         self.redis.close()
 
