@@ -8,6 +8,11 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 STATE = CHECKOUT / ".grantwire"  # installed tools, builds, caches, data and logs
 CACHE = STATE / "cache"
 LAYER = CHECKOUT / "layers" / "core" / "python"
+# What the layers with packages are installed from, by their names in template.yaml.
+LAYER_LOCKS = {
+    "CoreLayer": LAYER / "requirements.txt",
+    "CredentialsLayer": CHECKOUT / "layers" / "credentials" / "requirements.txt",
+}
 # The folders of the packages in the layer: the service and the idempotency library.
 PACKAGES = (LAYER, CHECKOUT / "layers" / "idempotency" / "src")
 TEMPLATE = CHECKOUT / "template.yaml"

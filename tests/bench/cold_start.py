@@ -190,7 +190,7 @@ def _section(starts: ColdStarts, plain: ColdStarts, secret: ColdStarts, layer: P
         findings=[
             Finding.at_most(f"grant, import time above {EMPTY}", _ms(grant), grant.median, 220, "ms", 190),
             *(_secret_finding(name, plain, secret) for name in WITH_SECRET),
-            Finding.at_most("layer, unzipped", f"{size:.1f} MB", size, 40, "MB"),
+            Finding.at_most("layer, unzipped", f"{size:.1f} MB", size, 30, "MB"),
         ],
         remarks=[
             _METHOD,

@@ -47,9 +47,13 @@ def emulator() -> Iterator[EmulatorServer]:
 
 @pytest.fixture(scope="module")
 def flattened(stack: EmbeddedStack, emulator: EmulatorServer) -> Deployment:
-    """The session's build without layers and authorizer, deployed with the session's PostgreSQL and NATS."""
+    """The session's build without layers and authorizer, deployed with the session's PostgreSQL and NATS.
+
+    Unlike the session's deployment, its functions have the layer for credentials files of NATS.
+    """
     folder = STATE / "flattened" / "deployment"
-    parameters = {**stack.deployment.parameters, "GatewayAuthenticates": "false", "AuthorizerCacheSeconds": "1"}
+    parameters = stack.deployment.parameters | {"NatsCredentialsFile": "true"}
+    parameters |= {"GatewayAuthenticates": "false", "AuthorizerCacheSeconds": "1"}
     limits = Limits(ignores_layers=True, has_old_sam=True, incomplete_gateway=emulator)
     deployment = Deployment(folder, emulator, parameters, limits=limits)
     shutil.copytree(stack.deployment.build, deployment.build)
@@ -148,15 +152,15 @@ def create_token() -> str:
     return Token.mint(TOKEN_ENVIRONMENT, generate_client_id()).text
 
 
-def test_flattened_function_has_its_own_files_and_those_of_the_layer(
+def test_flattened_function_has_its_own_files_and_those_of_the_layers(
     stack: EmbeddedStack, flattened: Deployment, subtests: pytest.Subtests
 ) -> None:
     """`test_artifacts` imports each built function with the layer; here, only the function's folder is on the path."""
     build = stack.deployment.build
-    layer = list_files(build / "CoreLayer" / "python")
+    layers = list_files(build / "CoreLayer" / "python") | list_files(build / "CredentialsLayer" / "python")
     for name, logical_name in LOGICAL_NAMES.items():
         with subtests.test(name):
-            assert list_files(flattened.artifacts / logical_name) == list_files(build / logical_name) | layer
+            assert list_files(flattened.artifacts / logical_name) == list_files(build / logical_name) | layers
     folder = str(flattened.artifacts / LOGICAL_NAMES["grant"])
     assert import_isolated("grant", [folder]) == [f"{folder}/handler.py", [f"{folder}/grantwire"]]
 

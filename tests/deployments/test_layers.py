@@ -1,8 +1,8 @@
-"""X6: the layer of each runtime and architecture. What cannot run here is proven by its shared objects."""
+"""X6: the layers of each runtime and architecture. What cannot run here is proven by its shared objects."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import subprocess
 import sys
@@ -32,12 +32,15 @@ TARGETS = [
     if (minor, architecture) != (11, "arm64")
 ]
 
+# The names of the shared objects that each layer must have.
+COMPILED = {"core": {"_psycopg", "_message"}, "credentials": {"_cffi_backend", "_sodium"}}
+
 # Every package with compiled code, and the modules that import them.
 IMPORTS = """
-import sys, json
-sys.path.insert(0, sys.argv[1])
+import sys
+sys.path[:0] = sys.argv[1:]
 import psycopg, google._upb._message, nacl.bindings, nats, grantwire.database, grantwire.jetstream, grantwire.events
-print(json.dumps([psycopg.pq.__impl__, grantwire.__path__, grantwire.database.__cached__]))
+print(psycopg.pq.__impl__)
 """
 
 
@@ -50,7 +53,7 @@ class SharedObject(NamedTuple):
     glibc_minor: int
 
 
-def build(target: Target, folder: Path) -> Path | None:
+def build(layer: str, target: Target, folder: Path) -> Path | None:
     """Build a layer; return the Python of this machine that can run it, or None. Without it, only source is built."""
     python = find_python(target.runtime.removeprefix("python"))
     runs_here = python is not None and target.architecture == own_target().architecture
@@ -58,11 +61,14 @@ def build(target: Target, folder: Path) -> Path | None:
     command: list[str | Path] = [
         python or sys.executable,
         BUILD,
+        layer,
         f"{target.runtime}-{target.architecture}",
         folder,
         *options,
     ]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    # As in `make`: the byte code of programs belongs into a cache, that of a layer next to its source.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder.with_name("cache"))}
+    subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return python if runs_here else None
 
 
@@ -95,26 +101,31 @@ def misfits(target: Target, found: list[SharedObject]) -> list[SharedObject]:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.runtime}-{target.architecture}")
 def test_every_shared_object_fits_the_runtime(target: Target, tmp_path: Path) -> None:
     """X6: machine, ABI and glibc of each; and if this machine has that Python, it imports every compiled package."""
-    python = build(target, tmp_path / "python")
-    found = list(shared_objects(tmp_path / "python"))
-    assert {"_psycopg", "_cffi_backend", "_message", "_sodium"} <= {each.name.partition(".")[0] for each in found}
-    assert misfits(target, found) == []
+    python = None
+    for layer, names in COMPILED.items():
+        python = build(layer, target, tmp_path / layer)
+        found = list(shared_objects(tmp_path / layer))
+        assert names <= {each.name.partition(".")[0] for each in found}
+        assert misfits(target, found) == []
+    assert not COMPILED["credentials"] & {path.name.partition(".")[0] for path in (tmp_path / "core").rglob("*.so")}
     if python is None:
         return
-    program: list[str | Path] = [python, "-I", "-S", "-c", IMPORTS, str(tmp_path / "python")]
+    tag = f"cpython-{target.runtime.removeprefix('python').replace('.', '')}"
+    for package in ("core/grantwire", "core/psycopg", "credentials/nacl"):
+        for source in (tmp_path / package).rglob("*.py"):
+            assert (source.parent / "__pycache__" / f"{source.stem}.{tag}.pyc").exists(), source
+    folders = [str(tmp_path / layer) for layer in COMPILED]
+    program: list[str | Path] = [python, "-I", "-S", "-B", "-c", IMPORTS, *folders]
     result = subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
-    assert result.returncode == 0, result.stderr
-    implementation, _, compiled = json.loads(result.stdout)
-    assert implementation == "binary"
-    assert compiled.endswith(f"cpython-{target.runtime.removeprefix('python').replace('.', '')}.pyc")
+    assert (result.returncode, result.stdout) == (0, "binary\n"), result.stderr
 
 
 def test_layer_of_another_target_does_not_fit(tmp_path: Path) -> None:
     """X6: the comparison finds a wrong architecture and a wrong version."""
-    build(Target("python3.13", "arm64"), tmp_path / "python")
+    build("credentials", Target("python3.13", "arm64"), tmp_path / "python")
     found = list(shared_objects(tmp_path / "python"))
     for other in (Target("python3.13", "x86_64"), Target("python3.14", "arm64"), Target("python3.12", "arm64")):
-        assert {each.name.partition(".")[0] for each in misfits(other, found)} >= {"_psycopg", "_cffi_backend"}
+        assert {each.name.partition(".")[0] for each in misfits(other, found)} >= {"_cffi_backend"}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +138,7 @@ def test_layer_of_another_target_does_not_fit(tmp_path: Path) -> None:
 def test_impossible_build_is_refused_with_the_reason(target: str, sentence: str, tmp_path: Path) -> None:
     """X6: nothing is downloaded."""
     options = ["--source-only"] if target.endswith("arm64") else []
-    command: list[str | Path] = [sys.executable, BUILD, target, tmp_path / "python", *options]
+    command: list[str | Path] = [sys.executable, BUILD, "core", target, tmp_path / "python", *options]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert sentence in result.stderr
@@ -146,6 +157,7 @@ def test_sam_builds_for_the_parameters(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{python.parent}:/usr/bin:/bin" if python else "")
         deployment.build_functions()
-    layer = deployment.build / "CoreLayer" / "python"
-    assert misfits(target, list(shared_objects(layer))) == []
-    assert list((layer / "grantwire" / "database" / "__pycache__").glob(f"*.cpython-3{target.runtime[-2:]}.pyc"))
+    core, credentials = (deployment.build / name / "python" for name in ("CoreLayer", "CredentialsLayer"))
+    for layer, package in ((core, "grantwire"), (credentials, "nacl")):
+        assert misfits(target, list(shared_objects(layer))) == []
+        assert list((layer / package / "__pycache__").glob(f"*.cpython-3{target.runtime[-2:]}.pyc"))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from infra.local.deployment.template import load_template, logical_names
+from tests.support.nats_accounts import Operator
 from tests.support.paths import LIBRARY, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 
@@ -54,6 +55,20 @@ from grantwire_idempotency import MemoryStore, idempotent
 runs = []
 job = idempotent(MemoryStore(), key=str, name="job")(lambda order: runs.append(order) or "done")
 print(job("o-1"), job("o-1"), len(runs))
+"""
+
+
+# What a credentials file of NATS needs, and a program that signs for one. Its arguments are the file and the layers.
+CREDENTIALS = {"nacl", "cffi", "pycparser"}
+CREDENTIALS_PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from grantwire.errors import ConfigError
+from grantwire.jetstream.connection import _signing_options
+try:
+    print(len(_signing_options(sys.argv[1])["signature_cb"]("nonce")))
+except ConfigError as error:
+    print(error)
 """
 
 
@@ -164,8 +179,21 @@ def test_layer_contains_byte_code_that_does_not_depend_on_file_dates(stack: Embe
 
 
 def test_layer_is_small_and_without_compiled_sources(stack: EmbeddedStack) -> None:
-    """The layer has no C sources and no type stubs."""
+    """X5: the layer has no C sources, no type stubs, and not what signs for a credentials file of NATS."""
     layer = stack.deployment.build / "CoreLayer"
     files = [path for path in layer.rglob("*") if path.is_file()]
     assert not [path.name for path in files if path.suffix in {".c", ".pyx", ".pyi"}]
-    assert sum(path.stat().st_size for path in files) < 40_000_000
+    assert sum(path.stat().st_size for path in files) < 30_000_000
+    shipped = {path.name for path in (layer / "python").iterdir()}
+    assert not shipped & CREDENTIALS
+
+
+def test_layer_for_a_credentials_file_signs(stack: EmbeddedStack) -> None:
+    """X5: it is built for `NatsCredentialsFile=true`, and works with the other one."""
+    build = stack.deployment.build
+    core, credentials = (str(build / name / "python") for name in ("CoreLayer", "CredentialsLayer"))
+    assert {path.name for path in (build / "CredentialsLayer" / "python").iterdir()} >= CREDENTIALS
+    for path, result in (([core], "NatsCredentialsFile=true"), ([core, credentials], "88\n")):
+        program = [sys.executable, "-I", "-S", "-B", "-c", CREDENTIALS_PROGRAM, Operator().credentials(), *path]
+        process = subprocess.run(program, cwd="/", capture_output=True, text=True, check=False)
+        assert result in process.stdout, process.stderr

@@ -40,7 +40,7 @@ def test_function_gets_the_files_of_its_layer(tmp_path: Path) -> None:
     build = _build(tmp_path / "build", TEMPLATE, files)
     before = _tree(build)
     for _ in range(2):  # the second run replaces the result of the first
-        flatten(build, tmp_path / "flat")
+        flatten(build, tmp_path / "flat", {})
     flattened = _tree(tmp_path / "flat")
     template = yaml.safe_load(flattened.pop("template.yaml"))
     assert flattened == {"F/handler.py": "own", "F/pkg/a.py": "a"}
@@ -58,8 +58,26 @@ def test_later_layer_hides_an_earlier_one(tmp_path: Path) -> None:
     function = {**FUNCTION, "Properties": {**FUNCTION["Properties"], "Layers": [{"Ref": "Own"}]}}  # type: ignore[dict-item]
     template = {**TEMPLATE, "Resources": {"Core": LAYER, "Own": own, "F": function}}
     files = {"F/handler.py": "", "Core/python/a.py": "core", "Core/python/b.py": "core", "Own/python/a.py": "own"}
-    flatten(_build(tmp_path / "build", template, files), tmp_path / "flat")
+    flatten(_build(tmp_path / "build", template, files), tmp_path / "flat", {})
     assert _tree(tmp_path / "flat" / "F") == {"handler.py": "", "a.py": "own", "b.py": "core"}
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_condition_selects_the_list_of_layers(tmp_path: Path, value: str) -> None:
+    """The value of a parameter decides, or its default."""
+    extra = {"Type": "AWS::Serverless::LayerVersion", "Condition": "Extra", "Properties": {"ContentUri": "Extra"}}
+    layers = {"Fn::If": ["Extra", [{"Ref": "Core"}, {"Ref": "Extra"}], [{"Ref": "Core"}]]}
+    template = {
+        **TEMPLATE,
+        "Parameters": {"Wanted": {"Type": "String", "Default": "false"}},
+        "Conditions": {"Extra": {"Fn::Equals": [{"Ref": "Wanted"}, "true"]}},
+        "Globals": {"Function": {"Layers": layers}},
+        "Resources": {"Core": LAYER, "Extra": extra, "F": FUNCTION},
+    }
+    files = {"F/handler.py": "", "Core/python/a.py": "", "Extra/python/b.py": ""}
+    parameters = {"Wanted": value} if value == "true" else {}
+    flatten(_build(tmp_path / "build", template, files), tmp_path / "flat", parameters)
+    assert set(_tree(tmp_path / "flat" / "F")) == {"handler.py", "a.py"} | ({"b.py"} if value == "true" else set())
 
 
 @pytest.mark.parametrize(
@@ -77,4 +95,4 @@ def test_layer_that_cannot_be_merged_is_refused(
     template = {**TEMPLATE, "Globals": {"Function": {"Layers": [layer]}}}
     build = _build(tmp_path / "build", template, {"F/handler.py": "", "Core/python/a.py": "", **files})
     with pytest.raises(CommandError, match=message):
-        flatten(build, tmp_path / "flat")
+        flatten(build, tmp_path / "flat", {})

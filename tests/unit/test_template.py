@@ -219,6 +219,19 @@ def test_layer_of_the_library_is_an_output_and_outlives_the_stack(translated: di
     assert resource["Properties"]["CompatibleRuntimes"] == [f"python{version}" for version in versions]
 
 
+@pytest.mark.parametrize(("value", "layers"), [("false", ["CoreLayer"]), ("true", ["CoreLayer", "CredentialsLayer"])])
+def test_functions_have_the_layer_for_credentials_files_only_if_asked(
+    translated: dict[str, Any], value: str, layers: list[str]
+) -> None:
+    """X5: it is not even created without the parameter. SAM gives each version of a layer a name of its own."""
+    conditions = ConditionEvaluator(translated, {"NatsCredentialsFile": value})
+    for name in functions(TEMPLATE):
+        refs = [one["Ref"] for one in conditions.choose(translated["Resources"][name]["Properties"]["Layers"])]
+        resources = [translated["Resources"][ref] for ref in refs]
+        assert [ref[: len(layer)] for ref, layer in zip(refs, layers, strict=True)] == layers
+        assert all(conditions.holds({"Condition": one["Condition"]}) for one in resources if "Condition" in one)
+
+
 def test_sam_merges_globals_like_the_template_loader(translated: dict[str, Any]) -> None:
     """The tests below check the properties that SAM passes to CloudFormation."""
     resources = translated["Resources"]

@@ -9,7 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from infra.local.errors import CommandError
-from infra.local.paths import CHECKOUT, LAYER, STATE
+from infra.local.paths import CHECKOUT, LAYER_LOCKS, STATE
 from infra.local.toolchain import environments
 from infra.local.toolchain.requirements import SOURCES
 
@@ -42,10 +42,11 @@ def audit(_arguments: Sequence[str], progress: Progress) -> int:
 
 
 def sbom(_arguments: Sequence[str], progress: Progress) -> int:
-    """Write the bill of materials of the layer, which is all that is deployed with the functions' own code."""
+    """Write the bill of materials of the layers, which is all that is deployed with the functions' own code."""
     environments.ensure_further(environments.AUDIT, progress)
-    lock = LAYER / "requirements.txt"
     BILL_OF_MATERIALS.parent.mkdir(parents=True, exist_ok=True)
+    lock = BILL_OF_MATERIALS.with_name("requirements.txt")
+    lock.write_text("".join(part.read_text() for part in LAYER_LOCKS.values()))
     with progress.step("Writing the bill of materials"):
         output = ("--output-reproducible", "--of", "JSON", "-o", str(BILL_OF_MATERIALS))
         _run("cyclonedx-py", "requirements", *output, str(lock))

@@ -19,15 +19,20 @@ class ConditionEvaluator:
         self._mappings: Mapping[str, Any] = template.get("Mappings", {})
         self._rules: Mapping[str, Any] = template.get("Rules", {})
 
+    def choose(self, node: Any) -> Any:
+        """Return what an `Fn::If` selects; any other node is returned as it is."""
+        while isinstance(node, dict) and "Fn::If" in node:
+            condition, yes, no = node["Fn::If"]
+            node = yes if self.holds({"Condition": condition}) else no
+        return node
+
     def text(self, node: Any) -> str | None:
         """Return the value of a literal, a `Ref` to a parameter, an `Fn::FindInMap` or `Fn::If` of these; or None."""
+        node = self.choose(node)
         if isinstance(node, bool):
             return str(node).lower()
         if isinstance(node, str | int | float):
             return str(node)
-        if isinstance(node, dict) and "Fn::If" in node:
-            condition, yes, no = node["Fn::If"]
-            return self.text(yes if self.holds({"Condition": condition}) else no)
         if isinstance(node, dict) and "Fn::FindInMap" in node:
             name, *keys = node["Fn::FindInMap"]
             first, second = map(self.text, keys)

@@ -10,15 +10,19 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import LAYER_VERSION, load_template, own_properties, write_template
 from infra.local.errors import CommandError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
-def flatten(build: Path, target: Path) -> None:
+def flatten(build: Path, target: Path, parameters: Mapping[str, str]) -> None:
     """Write a copy of SAM's build folder that needs no layers, replacing `target`.
+
+    A list of layers may depend on a condition, which the parameters decide.
 
     Raises CommandError if a layer is not defined in the template, or contains more than Python code.
     """
@@ -26,13 +30,15 @@ def flatten(build: Path, target: Path) -> None:
     target.mkdir(parents=True)
     template = load_template(build / "template.yaml")
     resources: dict[str, Any] = template["Resources"]
-    shared = template.get("Globals", {}).get("Function", {}).pop("Layers", [])
+    conditions = ConditionEvaluator(template, parameters)
+    shared = conditions.choose(template.get("Globals", {}).get("Function", {}).pop("Layers", []))
     for name, properties in own_properties(template).items():
-        folders = [build / _layer_folder(resources, name, layer) for layer in (*shared, *properties.pop("Layers", []))]
+        layers = (*shared, *conditions.choose(properties.pop("Layers", [])))
+        folders = [build / _layer_folder(resources, name, layer) for layer in layers]
         _merge_layers(folders, build / properties["CodeUri"], target / properties["CodeUri"])
-    layers = [name for name, resource in resources.items() if resource["Type"] == LAYER_VERSION]
-    template["Resources"] = {name: resource for name, resource in resources.items() if name not in layers}
-    removed = [{"Ref": layer} for layer in layers]
+    defined = [name for name, resource in resources.items() if resource["Type"] == LAYER_VERSION]
+    template["Resources"] = {name: resource for name, resource in resources.items() if name not in defined}
+    removed = [{"Ref": layer} for layer in defined]
     outputs = template.get("Outputs", {}).items()
     template["Outputs"] = {name: output for name, output in outputs if output["Value"] not in removed}
     write_template(template, target / "template.yaml")

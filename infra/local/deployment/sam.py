@@ -19,7 +19,7 @@ from infra.local.deployment.flatten import flatten
 from infra.local.deployment.target import own_target
 from infra.local.deployment.template import declared_parameters, load_template
 from infra.local.errors import CommandError
-from infra.local.paths import CHECKOUT, LAYER, TEMPLATE
+from infra.local.paths import CHECKOUT, LAYER_LOCKS, TEMPLATE
 from infra.local.servers.emulator import DEFAULT_ACCESS_KEY, REGION, credentials
 from infra.local.system import files, programs
 from infra.local.system.processes import Launch
@@ -38,7 +38,7 @@ SOURCES = (
     TEMPLATE,
     *map(Path, (gateway.__file__, localstack.__file__)),  # what they write is part of the deployment
     *(CHECKOUT / name for name in ("samconfig.toml", "functions", "infra/sql")),
-    *(CHECKOUT / "layers" / name for name in ("Makefile", "core", "idempotency/src")),
+    *(CHECKOUT / "layers" / name for name in ("Makefile", "core", "credentials", "idempotency/src")),
 )
 CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
 MAKE_HINT = "Debian, Ubuntu: apt install make - macOS: xcode-select --install"
@@ -142,7 +142,7 @@ class Deployment:
         if self._unfinished.exists() or self._fingerprint_file.exists():
             self._emulator.reset()
         if self._limits.ignores_layers:
-            flatten(self.build, self.artifacts)
+            flatten(self.build, self.artifacts, self.parameters)
         template = self.artifacts / "template.yaml"
         if self._limits.has_old_sam:
             template = localstack.write_localstack_template(template)
@@ -195,15 +195,16 @@ class Deployment:
 
     def _install_host_packages(self) -> None:
         """Replace the binary packages for Lambda with those for this machine, on which the emulator runs functions."""
-        for folder in self.build.glob("*/python"):
-            target = ("--python", sys.executable, "--target", folder, "--reinstall")
+        for layer, lock in LAYER_LOCKS.items():
+            target = ("--python", sys.executable, "--target", self.build / layer / "python", "--reinstall")
             launch = Launch(
-                command=(uv_path(), "pip", "install", *target, "--require-hashes", "-r", LAYER / "requirements.txt"),
+                command=(uv_path(), "pip", "install", *target, "--require-hashes", "-r", lock),
                 environment=os.environ,
                 log=self.log,
                 directory=CHECKOUT,
             )
-            programs.run(launch, record=self._state / "tool.json", problem="Installing the layer's packages failed.")
+            problem = f"Installing the packages of {layer} failed."
+            programs.run(launch, record=self._state / "tool.json", problem=problem)
 
 
 def check_make() -> None:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# In this order: the development environment takes the layer's versions, and the library's tests take its versions.
+# In this order: the development environment takes the versions of the layers, the library's tests take its versions.
 SOURCES = (
     "layers/core/python/requirements.in",
+    "layers/credentials/requirements.in",
     "requirements/uv.in",
     "requirements/development.in",
     "requirements/library.in",

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import re
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -226,9 +227,14 @@ class _TlsOnlyClient(Client):
 
 
 def _signing_options(credentials: str | None) -> dict[str, Any]:
-    """Return the options of nats-py for a credentials file: callbacks that return the user JWT and sign a nonce."""
+    """Return the options of nats-py for a credentials file: callbacks that return the user JWT and sign a nonce.
+
+    Raises ConfigError if the package that signs is not installed: on Lambda it is in a layer of its own.
+    """
     if credentials is None:
         return {}
+    if find_spec("nacl") is None:
+        raise ConfigError(["the NATS secret has credentials: deploy with NatsCredentialsFile=true, which adds PyNaCl"])
     jwt, seed = (_extract_section(credentials, title) for title in ("NATS USER JWT", "USER NKEY SEED"))
     return {"user_jwt_cb": lambda: bytearray(jwt, "ascii"), "signature_cb": lambda nonce: _sign(seed, nonce)}
 
