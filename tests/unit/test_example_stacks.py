@@ -56,9 +56,11 @@ def test_samconfig_has_every_example_stack() -> None:
 
 def test_removal_lists_every_secret_of_the_guide() -> None:
     """A secret that stays costs money, and is a credential that nobody watches."""
-    created = set(re.findall(r"create-secret --name grantwire/([\w-]+)", GUIDE))
+    created = set(re.findall(r"create-secret --name grantwire/([\w-]+)|with the name `grantwire/([\w-]+)`", GUIDE))
+    created = {name for names in created for name in names if name}
     (removed,) = re.findall(r"^for secret in (.*); do", GUIDE, re.MULTILINE)
     assert set(removed.split()) == created | {"webhook"}
+    assert "nats-servers" in created
 
 
 def test_guide_says_that_the_examples_were_not_run_on_aws() -> None:

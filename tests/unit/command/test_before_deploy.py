@@ -9,6 +9,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from grantwire_cli import costs
 from grantwire_cli.checks import preflight
 from grantwire_cli.checks.findings import Level
 from grantwire_cli.checks.preflight import Plan, check_before_deploy
@@ -57,10 +58,15 @@ class Account:
         cidr = f"10.0.{number}.0/24"
         return str(self.ec2.create_subnet(VpcId=self.vpc, CidrBlock=cidr, AvailabilityZone=zone)["Subnet"]["SubnetId"])
 
-    def endpoint(self, service: str = "secretsmanager") -> None:
+    def endpoint(self, service: str = "secretsmanager", **options: Any) -> None:
         """Create an interface endpoint."""
         name = f"com.amazonaws.us-east-1.{service}"
-        self.ec2.create_vpc_endpoint(VpcId=self.vpc, ServiceName=name, VpcEndpointType="Interface")
+        self.ec2.create_vpc_endpoint(VpcId=self.vpc, ServiceName=name, VpcEndpointType="Interface", **options)
+
+    def delete_endpoints(self) -> None:
+        """Delete all endpoints."""
+        for endpoint in self.ec2.describe_vpc_endpoints()["VpcEndpoints"]:
+            self.ec2.delete_vpc_endpoints(VpcEndpointIds=[endpoint["VpcEndpointId"]])
 
     def store(self, name: str, content: Any) -> None:
         """Create the secret of a parameter."""
@@ -90,16 +96,19 @@ def test_account_in_order_has_no_findings(account: Account) -> None:
 
 
 def test_new_account_cannot_reserve(account: Account) -> None:
-    """Its quota can be 10; the example command of the guide reserves nothing, and is only warned about."""
+    """Its quota can be 10; the example command of the guide reserves nothing, and leaves some to the routes."""
     account.concurrency = 10
     (found,) = account.findings()
     assert found[:2] == ("problem", "concurrency")
     assert "reserves 274 concurrent executions, and the account can reserve 0 of 10" in found[2]
     del account.parameters["ApiConcurrency"], account.parameters["WorkerConcurrency"]
+    assert [one[:2] for one in account.findings()] == [("problem", "concurrency"), ("warning", "connections")]
+    account.parameters["WorkerMode"] = "economical"
     assert [one[:2] for one in account.findings()] == [("warning", "concurrency"), ("warning", "connections")]
     example = (ROOT / "docs" / "deploy.md").read_text().partition("## First deployment")[2].partition("### ")[0]
     command = example.partition("sam deploy --parameter-overrides")[2].partition("```")[0]
-    assert "Concurrency=" not in command
+    plan = Plan.parse("grantwire", command.replace("\\\n", " "))
+    assert (plan.reserved, plan.used_by_workers) == (0, 7)
 
 
 def test_long_stack_name_is_a_problem(account: Account) -> None:
@@ -111,8 +120,7 @@ def test_long_stack_name_is_a_problem(account: Account) -> None:
 
 def test_subnets_need_a_way_to_secrets_manager(account: Account) -> None:
     """An endpoint, or a NAT gateway in the routes of every subnet; a webhook needs the latter."""
-    for endpoint in account.ec2.describe_vpc_endpoints()["VpcEndpoints"]:
-        account.ec2.delete_vpc_endpoints(VpcEndpointIds=[endpoint["VpcEndpointId"]])
+    account.delete_endpoints()
     assert [one[:2] for one in account.findings()] == [("problem", "endpoints")]
     account.parameters["NotificationSender"] = "webhook"
     assert [one[:2] for one in account.findings()] == [("problem", "endpoints")] * 2
@@ -120,6 +128,34 @@ def test_subnets_need_a_way_to_secrets_manager(account: Account) -> None:
     tables = account.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [account.vpc]}])["RouteTables"]
     table = tables[0]["RouteTableId"]
     account.ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", NatGatewayId=nat)
+    assert account.findings() == []
+
+
+def test_functions_must_be_able_to_use_the_endpoint(account: Account) -> None:
+    """An endpoint has the default group of the network unless one is given, and that admits only its own members."""
+    account.delete_endpoints()
+    account.endpoint(PrivateDnsEnabled=False)
+    assert [one[:2] for one in account.findings()] == [("problem", "endpoints")]
+    account.delete_endpoints()
+    group = account.ec2.create_security_group(GroupName="e", Description="d", VpcId=account.vpc)["GroupId"]
+    account.endpoint(SecurityGroupIds=[group])
+    (found,) = account.findings()
+    assert "does not admit the functions on port 443" in found[2]
+    own = account.parameters["SecurityGroupIds"]
+    for port, admitted, findings in ((80, own, 1), (443, group, 1), (443, own, 0)):
+        pairs = [{"GroupId": admitted}]
+        rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "UserIdGroupPairs": pairs}
+        account.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+        assert len(account.findings()) == findings
+
+
+def test_credentials_file_needs_its_layer(account: Account) -> None:
+    """X5: without the parameter, functions could not sign."""
+    file = "-----BEGIN NATS USER JWT-----\ns3cr3t\n"
+    account.store("NatsSecretArn", {"url": "tls://n:4222", "credentials": file})
+    (found,) = account.findings()
+    assert found[2] == "NatsSecretArn has credentials, and functions lack the package that signs with them"
+    account.parameters["NatsCredentialsFile"] = "true"
     assert account.findings() == []
 
 
@@ -159,6 +195,7 @@ def test_numbers_are_those_of_the_template() -> None:
     }
     assert sum("LimitsApiConcurrency" in text for text in reserving.values()) == preflight.API_FUNCTIONS
     assert sum("ReservesWorkers" in text for text in reserving.values()) == preflight.WORKERS
+    assert len(costs.FLOW) + len(costs.IDLE) + 1 == preflight.WORKERS  # and the sweep
     assert preflight.API_FUNCTIONS - preflight.API_FUNCTIONS_WITH_DATABASE == 1  # the console
     plan = Plan.parse("grantwire", "ApiConcurrency=20 WorkerConcurrency=2 'NatsTlsCa=a b'")
     assert (plan.connections, plan.reserved, plan.parameters["NatsTlsCa"]) == (267, 274, "a b")

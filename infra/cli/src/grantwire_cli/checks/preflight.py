@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
 from grantwire_cli.cloudformation import read_secret
+from grantwire_cli.costs import FLOW, MODES
 from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ WORKERS = 7  # functions that reserve WorkerConcurrency
 WORKER_CONNECTIONS = 27
 # Lambda keeps so much of the account's concurrency for functions without a reservation.
 UNRESERVED = 100
-# Workers that overlap with their next invocation.
-NEEDED_BY_WORKERS = 2 * WORKERS
+HTTPS = 443
 FREE_ADDRESSES = 20
 SECRETS: Mapping[str, tuple[str, ...]] = {
     "DatabaseSecretArn": ("username", "password", "host", "dbname"),
@@ -62,6 +62,12 @@ class Plan:
     def reserved(self) -> int:
         """The concurrency that the stack reserves."""
         return API_FUNCTIONS * self.api_concurrency + WORKERS * self._number("WorkerConcurrency")
+
+    @property
+    def used_by_workers(self) -> int:
+        """The concurrency that workers use: those that run all the time overlap with their next invocation."""
+        always_on, _ = MODES
+        return WORKERS + (len(FLOW) if self.parameters.get("WorkerMode", always_on) == always_on else 0)
 
     @property
     def connections(self) -> int:
@@ -107,9 +113,13 @@ def _check_concurrency(client: Any, plan: Plan) -> Iterator[Finding]:
         )
         yield problem("concurrency", message, quota + " and WorkerConcurrency=0")
         return
-    if not plan.reserved and unreserved < 2 * NEEDED_BY_WORKERS:
+    workers = plan.used_by_workers
+    if not plan.reserved and unreserved <= workers:
+        message = f"the account has {unreserved} concurrent executions, and the workers alone use up to {workers}"
+        yield problem("concurrency", message, "set WorkerMode=economical, and ask for a higher quota (L-B99A9384)")
+    elif not plan.reserved and unreserved < 2 * workers:
         message = (
-            f"the account has {unreserved} concurrent executions, of which the workers use up to {NEEDED_BY_WORKERS}:"
+            f"the account has {unreserved} concurrent executions, of which the workers use up to {workers}:"
             " enough to try the stack, not for traffic"
         )
         yield warning("concurrency", message, quota)
@@ -153,12 +163,13 @@ def _check_way_out(client: Any, plan: Plan, vpc: str, subnet_ids: list[str]) -> 
     """Check that functions in the subnets reach Secrets Manager, and SNS or a webhook if they send notifications."""
     in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
     found = client.describe_vpc_endpoints(Filters=in_vpc)["VpcEndpoints"]
-    endpoints = {one["ServiceName"] for one in found if one["State"].lower() in {"available", "pending"}}
+    endpoints = [one for one in found if one["State"].lower() in {"available", "pending"}]
     routed = _subnets_with_nat(client.describe_route_tables(Filters=in_vpc)["RouteTables"], subnet_ids)
     sender = plan.parameters.get("NotificationSender", "log")
     for service in ["secretsmanager", *(["sns"] if sender == "sns" else [])]:
-        if any(name.endswith(f".{service}") for name in endpoints):
-            yield ok("endpoints", f"the network has an endpoint for {service}")
+        own = [one for one in endpoints if one["ServiceName"].endswith(f".{service}")]
+        if own:
+            yield _check_endpoint(client, plan, service, own[0])
         elif routed:
             yield ok("endpoints", f"{service} is reachable through a NAT gateway")
         else:
@@ -166,6 +177,28 @@ def _check_way_out(client: Any, plan: Plan, vpc: str, subnet_ids: list[str]) -> 
             yield problem("endpoints", message, f"create an interface endpoint for {service} with private DNS")
     if sender == "webhook" and not routed:
         yield problem("endpoints", "a webhook needs a way to the internet", "add a NAT gateway to the subnets' routes")
+
+
+def _check_endpoint(client: Any, plan: Plan, service: str, endpoint: Any) -> Finding:
+    """Check that the functions use an endpoint, and may."""
+    if not endpoint.get("PrivateDnsEnabled", True):
+        message = f"the endpoint for {service} has no private DNS, so the functions do not use it"
+        return problem("endpoints", message, "enable its private DNS names")
+    ids = [group["GroupId"] for group in endpoint.get("Groups", [])]
+    groups = client.describe_security_groups(GroupIds=ids)["SecurityGroups"] if ids else []
+    functions = set(plan.names("SecurityGroupIds"))
+    if groups and not any(_admits(rule, functions) for group in groups for rule in group["IpPermissions"]):
+        message = f"the security group of the endpoint for {service} does not admit the functions on port {HTTPS}"
+        return problem("endpoints", message, f"allow TCP {HTTPS} from SecurityGroupIds in {', '.join(ids)}")
+    return ok("endpoints", f"the network has an endpoint for {service}")
+
+
+def _admits(rule: Any, groups: set[str]) -> bool:
+    """Return whether a rule admits HTTPS from one of the groups, or from addresses, which are not compared."""
+    if rule["IpProtocol"] not in {"tcp", "-1"} or not rule.get("FromPort", HTTPS) <= HTTPS <= rule.get("ToPort", HTTPS):
+        return False
+    addresses = [rule.get(name) for name in ("IpRanges", "Ipv6Ranges", "PrefixListIds")]
+    return any(addresses) or any(pair.get("GroupId") in groups for pair in rule.get("UserIdGroupPairs", []))
 
 
 def _subnets_with_nat(tables: list[Any], subnet_ids: list[str]) -> bool:
@@ -200,6 +233,9 @@ def _check_secrets(client: Any, plan: Plan) -> Iterator[Finding]:
             continue
         passwordless = "password" in keys and bool(plan.parameters.get("DatabaseResourceId"))
         yield _check_content(name, text, [key for key in keys if not (passwordless and key == "password")])
+        if "BEGIN NATS USER JWT" in text and plan.parameters.get("NatsCredentialsFile") != "true":
+            message = f"{name} has credentials, and functions lack the package that signs with them"
+            yield problem("secrets", message, "set NatsCredentialsFile=true")
 
 
 def _check_content(name: str, text: str, keys: list[str]) -> Finding:
