@@ -1,4 +1,4 @@
-"""What an idle stack is billed for: the REPORT lines of every worker with the input of its schedule (X1)."""
+"""What an idle stack is billed for: the REPORT lines of every worker with the input of its schedule (X1, X3)."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _bench(*arguments: str) -> tuple[int, str]:
 
 
 def test_run_measures_every_path_and_draws_its_charts(tmp_path: Path) -> None:
-    """The page has a row for each path, its charts are well-formed SVG, and every target is listed."""
+    """X3: the page has a row for each path, its charts are well-formed SVG, and every target is listed."""
     page = tmp_path / "benchmarks.md"
     code, output = _bench("--output", str(page))
     assert code == 0, output
