@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from infra.local.errors import CommandError
-from infra.local.progress import Progress
-from infra.local.toolchain import environments
-from tests.support.localstack_process import LocalStackProcess, can_be_installed
+from tests.support.localstack_process import LocalStackProcess, install
 from tests.support.servers import STATE
 
 if TYPE_CHECKING:
@@ -27,14 +25,13 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def localstack(folder: Path, request: pytest.FixtureRequest) -> Iterator[LocalStackProcess]:
     """LocalStack 4.14.0; the tests are skipped where it cannot be installed."""
-    if not can_be_installed():
-        pytest.skip("LocalStack 4.14.0 cannot be installed on this Python: its dependencies exclude each other")
     capture = request.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            environments.ensure_further(environments.LOCALSTACK, Progress())
+            install()
     except CommandError as error:
-        pytest.skip(f"LocalStack 4.14.0 cannot be installed: {error} See {error.log}.")
+        log = f" See {error.log}." if error.log else ""
+        pytest.skip(f"LocalStack 4.14.0 cannot be installed: {error}{log}")
     server = LocalStackProcess(folder / "server")
     try:
         server.start()

@@ -5,25 +5,31 @@ It has no engine for containers and no runtimes, so it creates everything but wo
 
 from __future__ import annotations
 
-import sys
 import urllib.request
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from infra.local.deployment import aws
+from infra.local.errors import CommandError
+from infra.local.progress import Progress
 from infra.local.servers.emulator import DEFAULT_ACCESS_KEY
 from infra.local.servers.server import Server
 from infra.local.system.ports import HOST
 from infra.local.toolchain import environments
+from tests.support.environments import find_python
 
 if TYPE_CHECKING:
     from infra.local.system.processes import Launch
 
-NEWEST_PYTHON = (3, 13)  # on 3.14, its dependencies exclude each other
+PYTHON = "3.13"  # that of its image: it does not run on 3.11, and on 3.14 its dependencies exclude each other
 
 
-def can_be_installed() -> bool:
-    """Return whether this Python can run it."""
-    return sys.version_info[:2] <= NEWEST_PYTHON
+def install() -> None:
+    """Install LocalStack; raise CommandError if this machine has no Python for it, or with the log if that fails."""
+    python = find_python(PYTHON)
+    if python is None:
+        raise CommandError(f"there is no Python {PYTHON}.", hint="Its maker runs it on this version only.")
+    environments.ensure_further(replace(environments.LOCALSTACK, interpreter=python), Progress())
 
 
 class LocalStackProcess(Server):

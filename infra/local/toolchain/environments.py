@@ -34,12 +34,14 @@ class Environment:
     """A virtual environment and the lock file that it is installed from.
 
     `project` is the folder of a distribution of this checkout. It is installed in addition, as a link to its sources.
+    `interpreter` is the Python that the environment is created with, by default the one that runs this.
     """
 
     title: str
     folder: Path
     lock: Path
     project: Path | None = None
+    interpreter: Path | None = None
 
     @property
     def python(self) -> Path:
@@ -48,23 +50,29 @@ class Environment:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the environment is complete, and was installed from this lock by this Python."""
+        """Whether the environment is complete, and was installed from this lock for its Python."""
         return self.python.exists() and self._read_stamp() == self.expected_stamp()
 
     def expected_stamp(self) -> dict[str, str]:
         """Return the stamp of a current environment: its Python, and the hashes of its lock and its project."""
-        stamp = {"python": _interpreter(), "lock": _hash(self.lock)}
+        stamp = {"python": self._interpreter, "lock": _hash(self.lock)}
         return stamp | ({"project": _hash(self.project / "pyproject.toml")} if self.project else {})
 
     def begin(self) -> bool:
         """Mark the environment as incomplete; return whether it can be updated, or must be created again."""
-        is_updatable = self.python.exists() and self._read_stamp().get("python") == _interpreter()
+        is_updatable = self.python.exists() and self._read_stamp().get("python") == self._interpreter
         self._stamp.unlink(missing_ok=True)
         return is_updatable
 
     def finish(self) -> None:
         """Mark the environment as complete. This comes last, so that an incomplete one is never used."""
         files.write_record(self._stamp, self.expected_stamp())
+
+    @property
+    def _interpreter(self) -> str:
+        if self.interpreter:
+            return os.path.realpath(self.interpreter)
+        return f"{platform.python_version()} {os.path.realpath(sys.executable)}"
 
     @property
     def _stamp(self) -> Path:
@@ -157,7 +165,7 @@ def _install_development() -> None:
 def _install_with_uv(target: Environment) -> None:
     if not target.begin():
         shutil.rmtree(target.folder, ignore_errors=True)
-        _run(uv_path(), "venv", "--python", DEVELOPMENT.python, target.folder)
+        _run(uv_path(), "venv", "--python", target.interpreter or DEVELOPMENT.python, target.folder)
     _sync(target)
 
 
@@ -178,7 +186,3 @@ def _run(*command: str | Path) -> None:
 
 def _hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _interpreter() -> str:
-    return f"{platform.python_version()} {os.path.realpath(sys.executable)}"

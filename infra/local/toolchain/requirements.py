@@ -30,15 +30,15 @@ SOURCES = (
     "requirements/emulator.in",
     "requirements/audit.in",
 )
-UNIVERSAL = ("--universal",)  # valid for every platform, and for Python 3.11 and newer
+UNIVERSAL = ("--universal", "--python-version", "3.11")  # valid for every platform, and for Python 3.11 and newer
 # Packages of tests that stay at the state of an old release: no update and no audit would change them.
 FROZEN_SOURCES = {
-    "requirements/localstack.in": ("--exclude-newer", "2026-03-05"),  # not universal: impossible on Python 3.14
+    "requirements/localstack.in": ("--exclude-newer", "2026-03-05", "--python-version", "3.13"),  # that of its image
     "requirements/translator.in": UNIVERSAL,
 }
 SOURCE_ONLY = "localstack-client"  # a package without wheels, and without code to compile
 # The package index is the user's own configuration.
-OPTIONS = ("--python-version", "3.11", "--generate-hashes", "--no-emit-index-url")
+OPTIONS = ("--generate-hashes", "--no-emit-index-url")
 
 
 def write_lock(source: str, options: Sequence[str]) -> None:
