@@ -72,6 +72,8 @@ def test_everything_but_the_functions_is_created(localstack: LocalStackProcess, 
     template = without_functions(translated)
     failed, created = _create(localstack, "without-functions", template, deployment)
     assert failed == []
+    (stack,) = localstack.client("cloudformation").describe_stacks(StackName="without-functions")["Stacks"]
+    assert stack["StackStatus"] == "CREATE_COMPLETE"
     conditions = ConditionEvaluator(template, deployment.parameters)
     expected = {
         name
