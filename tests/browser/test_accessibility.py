@@ -21,6 +21,7 @@ PAGES = {
     "dead-letter-list": "dead-letters/list?state=closed",
     "trace": "trace",
     "user": "users/u_1",
+    "entitlement": "users/u_1/item1",
     "commands": "commands",
     "clients": "clients",
     "unknown": "no-such-page",

@@ -252,3 +252,48 @@ def test_dry_run_says_what_would_happen_and_leaves_its_action(ops: OpsClient, cl
     ]
     assert detail["actions"][0]["source"].startswith("client operator, request ")
     assert detail["actions"][0]["source"].endswith("address 203.0.113.7")
+
+
+def record_action(rows: Rows, actor: str, ids: list[uuid.UUID], minute: int, **fields: Any) -> None:
+    """Record an action on notifications."""
+    rows.execute(
+        "INSERT INTO operator_actions (action_id, batch, actor, reason, source, action, kind, selection, dry_run,"
+        " dead_letter_ids, count, occurred_at) VALUES (gen_random_uuid(), 0, %(actor)s, 'why', 'x', %(action)s,"
+        " 'notification', '{}', %(dry_run)s, %(ids)s, %(count)s, '2026-01-08T07:00:00Z'::timestamptz"
+        " + %(minute)s * interval '1 minute')",
+        {
+            "actor": actor,
+            "ids": ids,
+            "count": len(ids),
+            "minute": minute,
+            "action": "redrive",
+            "dry_run": False,
+            **fields,
+        },
+    )
+
+
+def test_last_action_says_who_changed_a_dead_letter_and_when(ops: OpsClient, rows: Rows) -> None:
+    """T1, T11: the newest one for each, in the list and in full, open or closed; a dry run changed nothing."""
+    untouched, again, discarded = (dead_notification(rows) for _ in range(3))
+    record_action(rows, "alice", [again, discarded], 1)
+    record_action(rows, "bob", [again], 2)
+    record_action(rows, "carol", [discarded], 3, action="discard")
+    record_action(rows, "dave", [untouched, again, discarded], 4, dry_run=True)
+    rows.execute(
+        "UPDATE notification_dlq SET status = 'DISCARDED', closed_at = now() WHERE notification_id = %s", (discarded,)
+    )
+    found = {
+        entry["dead_letter_id"]: entry["last_action"]
+        for state in ("open", "closed")
+        for entry in ops.get(LIST, state=state).json["dead_letters"]
+    }
+    for dead_letter_id, last in found.items():
+        parameters = {"kind": "notification", "dead_letter_id": dead_letter_id}
+        assert ops.get(DEAD_LETTER, parameters).json["last_action"] == last
+    said = {key: last and (last["action"], last["actor"], last["reason"], last["at"]) for key, last in found.items()}
+    assert said == {
+        str(untouched): None,
+        str(again): ("redrive", "bob", "why", "2026-01-08T07:02:00.000000Z"),
+        str(discarded): ("discard", "carol", "why", "2026-01-08T07:03:00.000000Z"),
+    }

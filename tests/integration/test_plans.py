@@ -158,10 +158,15 @@ def test_page_of_entitlements_reads_the_primary_key_in_order(planned: Rows) -> N
     """E4: the cost of a page does not depend on how many entitlements the user has."""
     planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
     planned.execute("ANALYZE entitlements")
-    statement = LIST % {"user_id": "$1", "after": "$2", "limit": "$3", "grace": "$4"}
-    planned.execute(f"PREPARE page (text, text, bigint, interval) AS {statement}")
-    (scan,) = _scans(planned, "EXECUTE page ('u7', 's5', 10, '0s')")
+    names = ("user_id", "after", "limit", "grace", "status", "prefix", "examined")
+    statement = LIST % {name: f"${number}" for number, name in enumerate(names, start=1)}
+    planned.execute(f"PREPARE page (text, text, bigint, interval, text, text, bigint) AS {statement}")
+    (scan,) = _scans(planned, "EXECUTE page ('u7', 's5', 10, '0s', NULL, '', 11)")
     assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "entitlements_pkey")
+    (filtered,) = _scans(planned, "EXECUTE page ('u7', 's5', 10, '0s', 'ACTIVE', 's5', 10000)")
+    assert filtered["Index Name"] == "entitlements_pkey"
+    for each in (scan, filtered):
+        assert each["Index Cond"].count("stock_keeping_unit") == 3  # after, and both ends of the prefix
 
 
 _CHECK_PARAMETERS = {"user_id": "u7", "sku": "s107", "grace": "0s", "cache": "60s"}

@@ -92,6 +92,58 @@ def test_full_last_page_has_no_next_after(client: Client) -> None:
     assert "next_after" not in page
 
 
+def listed_skus(client: Client, **query: str) -> list[str]:
+    """Return the stock keeping units of all pages, which must not be more than the entitlements."""
+    listed: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = client.list_entitlements(**query, **after).json
+        listed += [entitlement["stock_keeping_unit"] for entitlement in page["entitlements"]]
+        if "next_after" not in page:
+            return listed
+        after = {"after": page["next_after"]}
+
+
+def test_status_selects_by_the_current_one(client: Client, rows: Rows) -> None:
+    """E4, T11: an end that no worker has recorded counts, and pages continue after the last entry."""
+    past, future = "2001-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"
+    for number in range(3):
+        write_entitlement(rows, sku=f"active-{number}", updated_at=past)
+    write_entitlement(rows, sku="ended", updated_at=past, expires_at=past)
+    write_entitlement(rows, sku="later", updated_at=past, starts_at=future)
+    write_entitlement(rows, sku="revoked", updated_at=past, status="REVOKED")
+    assert listed_skus(client, status="ACTIVE", limit="2") == ["active-0", "active-1", "active-2"]
+    assert listed_skus(client, status="EXPIRED") == ["ended"]
+    assert listed_skus(client, status="SCHEDULED") == ["later"]
+    assert listed_skus(client, status="REVOKED") == ["revoked"]
+    assert client.list_entitlements(status="NONE").code == "BAD_REQUEST"
+
+
+def test_prefix_selects_names_that_begin_with_it(client: Client) -> None:
+    """T11: with any characters, also those that a pattern would interpret; together with a status and `after`."""
+    for number, sku in enumerate(["a", "a%", "a%b", "aB", "ab", "ab\U0010ffff", "abc", "b"]):
+        client.grant(f"k{number}", stock_keeping_unit=sku)
+    client.revoke("r", stock_keeping_unit="abc")
+    assert listed_skus(client, prefix="a", limit="2") == ["a", "a%", "a%b", "aB", "ab", "abc", "ab\U0010ffff"]
+    assert listed_skus(client, prefix="a%") == ["a%", "a%b"]
+    assert listed_skus(client, prefix="ab") == ["ab", "abc", "ab\U0010ffff"]
+    assert listed_skus(client, prefix="ab", status="REVOKED") == ["abc"]
+    assert listed_skus(client, prefix="a", after="aB") == ["ab", "abc", "ab\U0010ffff"]
+    assert listed_skus(client, prefix="c") == []
+
+
+def test_page_with_a_status_examines_a_limited_number(client: Client, rows: Rows) -> None:
+    """E4, T11: a page may be empty and still have next_after, so no request reads all entitlements of a user."""
+    rows.execute("""
+        INSERT INTO entitlements
+        SELECT 'u_123', 's' || lpad(n::text, 5, '0'), CASE WHEN n > 10002 THEN 'REVOKED' ELSE 'ACTIVE' END, 1, now()
+          FROM generate_series(1, 10005) n""")
+    first = client.list_entitlements(status="REVOKED").json
+    assert (first["entitlements"], first["next_after"]) == ([], "s10000")
+    assert listed_skus(client, status="REVOKED", limit="2") == ["s10003", "s10004", "s10005"]
+    assert len(listed_skus(client, status="ACTIVE", limit="1000")) == 10002
+
+
 @pytest.mark.parametrize("user", ["a b", "ü@x", "50%", "a/b", "a%2Fb", "%25"])
 def test_user_id_with_special_characters_is_found(client: Client, user: str) -> None:
     """E4: percent-encoded once, as callers must send it, it is the user of the grant."""

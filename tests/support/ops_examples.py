@@ -170,6 +170,7 @@ LETTER = {
     "event_time": None,
     "closed_at": None,
     "has_copy": True,
+    "last_action": None,
 }
 DETAIL: dict[str, Any] = LETTER | {
     "attempts": 10,

@@ -16,7 +16,7 @@ from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
 from grantwire.api.request import MAX_BODY_BYTES, Request
 from grantwire.clients.scopes import Scope
-from grantwire.entitlements import ChangeCommand, Entitlements, Operation, PageRequest
+from grantwire.entitlements import ChangeCommand, Entitlements, ListRequest, Operation
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
 from grantwire.wiring.routes.entitlements import ApiRuntime
@@ -55,7 +55,7 @@ class FakeEntitlements(Entitlements):
 
     def __init__(self) -> None:
         self.changes: list[tuple[ChangeCommand, RequestIdentity]] = []
-        self.pages: list[PageRequest] = []
+        self.requests: list[ListRequest] = []
 
     def change(
         self,
@@ -70,9 +70,9 @@ class FakeEntitlements(Entitlements):
         self.changes.append((command, identity))
         return StoredResponse(200, "{}")
 
-    def list_for_user(self, page: PageRequest) -> str:
-        """Record the page and return an empty object."""
-        self.pages.append(page)
+    def list_for_user(self, request: ListRequest) -> str:
+        """Record the request and return an empty object."""
+        self.requests.append(request)
         return "{}"
 
 
@@ -113,7 +113,9 @@ def test_any_change_is_valid_or_rejected_with_a_reason(
 @HYPOTHESIS_SETTINGS
 @given(
     user_id=ANY_TEXT,
-    names=st.dictionaries(st.sampled_from(["limit", "after", "x", "", "Limit"]), st.lists(ANY_TEXT, max_size=3)),
+    names=st.dictionaries(
+        st.sampled_from(["limit", "after", "status", "prefix", "x", "", "Limit"]), st.lists(ANY_TEXT, max_size=3)
+    ),
 )
 @example(user_id="%00", names={})
 @example(user_id="%C3%28", names={})
@@ -128,13 +130,14 @@ def test_any_query_is_valid_or_rejected_with_a_reason(user_id: str, names: dict[
     )
     status, error, entitlements = _respond(query, sent)
     if status == 200:
-        (page,) = entitlements.pages
-        assert 1 <= page.limit <= 1000
-        for name in (page.user_id, page.after or "none"):
+        (asked,) = entitlements.requests
+        assert 1 <= asked.page.limit <= 1000
+        assert asked.status in {None, "SCHEDULED", "ACTIVE", "EXPIRED", "REVOKED"}
+        for name in (asked.page.user_id, asked.page.after or "none", asked.prefix or "none"):
             assert 1 <= len(name) <= 128
             assert "\0" not in name.encode().decode()
     else:
-        assert (status, error["code"], entitlements.pages) == (400, "BAD_REQUEST", [])
+        assert (status, error["code"], entitlements.requests) == (400, "BAD_REQUEST", [])
 
 
 @HYPOTHESIS_SETTINGS

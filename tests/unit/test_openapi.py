@@ -9,7 +9,7 @@ import pytest
 
 from grantwire.api.responses import STATUS_CODES
 from grantwire.clients.scopes import CLIENT_ROUTES, PUBLIC_ROUTES, ROUTES
-from grantwire.entitlements import ChangeCommand, Operation, PageRequest
+from grantwire.entitlements import ChangeCommand, ListRequest, Operation
 from grantwire.errors import BadRequestError
 from grantwire.idempotency import parse_key
 from infra.local.deployment.template import api_routes, load_template
@@ -244,17 +244,22 @@ def test_key_schema_and_parser_agree(key: str) -> None:
 def test_limit_schema_and_parser_agree(limit: int) -> None:
     """The maximum and the default are 1,000."""
     schema = _query_parameter("limit")["schema"]
-    assert schema_validator(schema).is_valid(limit) == _accepts(lambda: PageRequest.parse("u", {"limit": [str(limit)]}))
-    assert PageRequest.parse("u", {}).limit == schema["default"]
+    assert schema_validator(schema).is_valid(limit) == _accepts(lambda: ListRequest.parse("u", {"limit": [str(limit)]}))
+    assert ListRequest.parse("u", {}).page.limit == schema["default"]
 
 
 def test_documented_query_parameters_match_the_code() -> None:
     """The parser rejects every other name."""
-    assert _accepts(lambda: PageRequest.parse("u", {"limit": ["1"], "after": ["a"]}))
-    assert not _accepts(lambda: PageRequest.parse("u", {"after": [""]}))
-    assert not schema_validator(_query_parameter("after")["schema"]).is_valid("")
+    assert _accepts(lambda: ListRequest.parse("u", {"limit": ["1"], "after": ["a"], "prefix": ["b"]}))
+    for name in ("after", "prefix", "status"):
+        assert not _accepts(lambda: ListRequest.parse("u", {name: [""]}))  # noqa: B023 - called at once
+        assert not schema_validator(_query_parameter(name)["schema"]).is_valid("")
+    for status in _query_parameter("status")["schema"]["enum"]:
+        assert _accepts(lambda: ListRequest.parse("u", {"status": [status]}))  # noqa: B023
     (operation,) = (operation for _, path, operation in operations() if path == ENTITLEMENTS)
-    assert [part["name"] for part in operation["parameters"] if part["in"] == "query"] == ["limit", "after"]
+    assert [part["name"] for part in operation["parameters"] if part["in"] == "query"] == [
+        *("limit", "after", "status", "prefix")
+    ]
 
 
 def _query_parameter(name: str) -> dict[str, Any]:

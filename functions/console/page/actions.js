@@ -1,11 +1,11 @@
-import { ApiError, get, newKey, post, session } from "./api.js";
-import { badge, code, definitions, field, link, notice, openDialog } from "./components.js";
-import { announce, h } from "./dom.js";
+import { newKey, post, session } from "./api.js";
+import { code, field, notice, openDialog } from "./components.js";
+import { h } from "./dom.js";
 import { failureNotice } from "./failures.js";
-import { countOf, formatCount, formatName } from "./format.js";
-import { refreshNow } from "./live.js";
+import { countOf, formatCount } from "./format.js";
+import { follow, skippedList } from "./progress.js";
+import { loadRecent, noticesAbout } from "./recent.js";
 
-const FOLLOW_MILLISECONDS = 1000;
 const SHOWN_IDS = 8;
 const VERBS = {
   redrive: {
@@ -119,8 +119,12 @@ export function openDeadLetterAction(action, selection, text) {
     const request = { ...selection, ...readActor(form), ...readFields(form, ["limit", "rate"], ["limit", "rate"]) };
     if (form.elements.force?.checked) request.force = true;
     await busy(form, problem, async () => {
-      const preview = await post(`/v1/ops/dead-letters/${action}`, { ...request, dry_run: true }, newKey());
-      showPreview(body, preview, { action, request, keyFor, form, problem, close });
+      const [preview, recent] = await Promise.all([
+        post(`/v1/ops/dead-letters/${action}`, { ...request, dry_run: true }, newKey()),
+        loadRecent(),
+      ]);
+      const others = noticesAbout(selection, recent);
+      showPreview(body, preview, { action, request, selection, others, keyFor, form, problem, close });
     });
   });
 }
@@ -142,7 +146,7 @@ export async function busy(form, problem, work, scope = "ops:write") {
   }
 }
 
-function showPreview(body, preview, { action, request, keyFor, form, problem, close }) {
+function showPreview(body, preview, { action, request, selection, others, keyFor, form, problem, close }) {
   const verb = VERBS[action];
   const count = preview.would_change;
   const selected = countOf(preview.selected, "selected dead letter", "selected dead letters", preview.more);
@@ -166,6 +170,7 @@ function showPreview(body, preview, { action, request, keyFor, form, problem, cl
   const confirmation = h(
     "form",
     { class: "stack", id: "preview" },
+    others,
     h(
       "p",
       { class: "preview-count", tabindex: "-1" },
@@ -200,117 +205,10 @@ function showPreview(body, preview, { action, request, keyFor, form, problem, cl
     event.preventDefault();
     await busy(confirmation, problem, async () => {
       const accepted = await post(`/v1/ops/dead-letters/${action}`, request, keyFor(request));
-      follow(body, accepted.command_id, close);
+      follow(body, accepted.command_id, close, selection);
     });
   });
   problem.replaceChildren();
   body.replaceChildren(problem, confirmation);
   confirmation.querySelector(".preview-count").focus();
-}
-
-/** Return the list of skipped counts by reason, or null if there are none. */
-export function skippedList(skipped) {
-  const entries = Object.entries(skipped ?? {});
-  if (entries.length === 0) return null;
-  return h(
-    "div",
-    {},
-    h("p", { class: "quiet" }, "Skipped:"),
-    h(
-      "ul",
-      { class: "skipped" },
-      entries.map(([reason, count]) => h("li", {}, h("strong", {}, formatCount(count)), ` ${reason}`)),
-    ),
-  );
-}
-
-/** Follow a command in an element until it has ended. */
-export function follow(body, commandId, close) {
-  const state = h("div", { class: "stack", tabindex: "-1", "data-command": commandId });
-  const footer = h(
-    "div",
-    { class: "dialog-actions" },
-    link(`#/commands/${commandId}`, "Open the command"),
-    h("button", { type: "button", class: "button", onclick: close }, "Close"),
-  );
-  footer.querySelector("a").addEventListener("click", close);
-  body.replaceChildren(
-    state,
-    footer,
-    h("p", { class: "quiet" }, "You can close this. The command goes on without the console."),
-  );
-  state.focus();
-  const started = Date.now();
-  (async function poll() {
-    try {
-      const command = await get(`/v1/ops/commands/${commandId}`);
-      state.replaceChildren(...commandProgress(command));
-      if (command.status === "DONE" || command.status === "FAILED") {
-        announce(`The command is ${command.status === "DONE" ? "done" : "failed"}.`);
-        refreshNow();
-        return;
-      }
-      if (Date.now() - started > 90_000 && command.status === "PENDING") {
-        state.append(
-          notice(
-            "warn",
-            "No worker has started the command",
-            "Check run_operator_commands in the table of workers. The command stays stored and runs when the worker " +
-              "does.",
-          ),
-        );
-      }
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      state.replaceChildren(
-        failureNotice(error, "ops:read", h("p", {}, "The command is stored and goes on by itself.")),
-      );
-    }
-    if (body.isConnected) setTimeout(poll, FOLLOW_MILLISECONDS);
-  })();
-}
-
-/** Return what a command has done so far. */
-export function commandProgress(command) {
-  const { selected, done, skipped } = command.progress;
-  const skippedCount = Object.values(skipped).reduce((sum, count) => sum + count, 0);
-  const isEnded = command.status === "DONE" || command.status === "FAILED";
-  const counted = command.kind.startsWith("dead_letters");
-  return [
-    h("p", { class: "progress-state" }, badge(command.status), ` ${formatName(command.kind)}`),
-    counted &&
-      h("progress", {
-        max: Math.max(selected, 1),
-        value: isEnded ? Math.max(selected, 1) : done + skippedCount,
-        "aria-label": "Progress",
-      }),
-    command.status === "PENDING" && h("p", {}, "It waits for its worker, which normally takes it within seconds."),
-    command.status !== "PENDING" &&
-      counted &&
-      h(
-        "p",
-        {},
-        h("strong", {}, formatCount(done)),
-        ` of ${countOf(selected, "dead letter")} processed`,
-        skippedCount > 0 && `, ${formatCount(skippedCount)} skipped`,
-        ".",
-      ),
-    skippedList(skipped),
-    command.error &&
-      notice(
-        command.status === "FAILED" ? "bad" : "warn",
-        command.status === "FAILED" ? "The command failed" : "The last attempt failed, it is repeated",
-        command.error,
-      ),
-    command.result && !counted && resultDefinitions(command.result),
-  ].filter(Boolean);
-}
-
-/** Return the result of a verification or a rebuild. */
-export function resultDefinitions(result) {
-  const found = Object.entries(result.found ?? {}).map(([name, value]) => [formatName(name), formatCount(value)]);
-  const done = ["repaired", "removed", "summaries"]
-    .filter((name) => name in result)
-    .map((name) => [formatName(name), formatCount(result[name])]);
-  return definitions([...found, ...done], "grid");
 }

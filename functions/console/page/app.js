@@ -1,17 +1,22 @@
-import { get, session } from "./api.js";
+import { session } from "./api.js";
+import { loadCaller } from "./caller.js";
 import { showClients } from "./clients.js";
 import { showCommand, showCommands } from "./commands.js";
-import { card, emptyState, field, icon, link, notice, pageHead } from "./components.js";
-import { showDeadLetter, showGroups, showList } from "./dead_letters.js";
+import { card, emptyState, icon, link, pageHead } from "./components.js";
+import { showDeadLetter } from "./dead_letter.js";
+import { showGroups } from "./dead_letter_groups.js";
+import { showList } from "./dead_letter_list.js";
 import { announce, h } from "./dom.js";
-import { failureNotice } from "./failures.js";
+import { showEntitlement } from "./entitlement.js";
+import { SIGN_IN } from "./failures.js";
 import { formatTime } from "./format.js";
-import { SIGN_IN, refreshing, stopLive } from "./live.js";
+import { refreshNow, refreshing, stopLive } from "./live.js";
 import { showOverview } from "./overview.js";
+import { openSignIn, readToken, showSignIn } from "./sign_in.js";
 import { showTrace } from "./trace.js";
 import { showUser } from "./users.js";
+import { zone } from "./zone.js";
 
-const TOKEN = /^gw_([a-z0-9]{1,16})_([a-z0-9]{12})_[A-Za-z0-9]{43}$/;
 const THEME_KEY = "grantwire-theme";
 const PAGES = [
   ["", "Overview"],
@@ -29,13 +34,12 @@ let isFirst = true;
 /** Show the page that the address names; without a token, the form to sign in. */
 function showPage() {
   stopLive();
-  document.querySelector("dialog")?.close();
+  document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
   main.replaceChildren();
-  const [, path, search] = /^#?\/?([^?]*)\??(.*)$/s.exec(location.hash);
-  const parts = path.split("/").filter(Boolean).map(decode);
+  const { parts, query } = readAddress();
   showTop(parts[0] ?? "");
-  if (!session.token) showSignIn();
-  else route(parts, new URLSearchParams(search));
+  if (!session.token) showSignIn(main, signedIn);
+  else route(parts, query);
   const heading = main.querySelector("h1");
   document.title = `${session.token ? (heading?.textContent ?? "Dead letter") : "Sign in"} · Grantwire console`;
   if (!isFirst) {
@@ -43,6 +47,12 @@ function showPage() {
     scrollTo(0, 0);
   }
   isFirst = false;
+}
+
+/** Return the parts of the path and the parameters behind the # of the address. */
+function readAddress() {
+  const [, path, search] = /^#?\/?([^?]*)\??(.*)$/s.exec(location.hash);
+  return { parts: path.split("/").filter(Boolean).map(decode), query: new URLSearchParams(search) };
 }
 
 function decode(part) {
@@ -59,7 +69,8 @@ function route([page = "", first, second], query) {
   else if (page === "dead-letters" && first === "list") showList(main, query);
   else if (page === "dead-letters") showGroups(main);
   else if (page === "trace") showTrace(main, query);
-  else if (page === "users") showUser(main, first ?? "");
+  else if (page === "users" && second) showEntitlement(main, first, second, query);
+  else if (page === "users") showUser(main, first ?? "", query);
   else if (page === "commands" && first) showCommand(main, first);
   else if (page === "commands") showCommands(main, query);
   else if (page === "clients") showClients(main);
@@ -75,7 +86,7 @@ function route([page = "", first, second], query) {
 }
 
 function showTop(page) {
-  const [, environment, client] = TOKEN.exec(session.token) ?? [];
+  const { environment, client } = readToken();
   const brand = h(
     "a",
     { class: "brand", href: "#/" },
@@ -106,6 +117,7 @@ function showTop(page) {
         environment,
       ),
     ],
+    environment && zoneTool(),
     themeTool(),
     environment && signOutTool(),
   );
@@ -137,6 +149,28 @@ function refreshTool() {
   refreshing.changed = update;
   update();
   return button;
+}
+
+function zoneTool() {
+  const other = zone.isUtc ? "the time of this computer" : "UTC";
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "tool",
+      id: "zone",
+      "aria-label": `Times are in ${zone.label}. Switch to ${other}`,
+      title: `Times are in ${zone.name}. Switch to ${other}.`,
+      onclick: () => {
+        zone.toggle();
+        showPage();
+        document.getElementById("zone").focus();
+        announce(`Times are in ${zone.name}.`);
+      },
+    },
+    icon("clock"),
+    h("span", { class: "tool-zone" }, zone.label),
+  );
 }
 
 function themeTool() {
@@ -184,105 +218,6 @@ function signOutTool() {
   );
 }
 
-function showSignIn() {
-  const problem = h("div", { id: "sign-in-problem" });
-  const input = h("input", {
-    name: "token",
-    id: "token",
-    type: "password",
-    required: true,
-    autocomplete: "off",
-    spellcheck: "false",
-    autocapitalize: "off",
-    placeholder: "gw_…",
-  });
-  const form = h(
-    "form",
-    { class: "stack" },
-    field(
-      "Token",
-      input,
-      "Of a client with the scope ops:read. It stays in this tab and is forgotten when the tab closes.",
-    ),
-    h("button", { type: "submit", class: "button primary wide" }, "Sign in"),
-  );
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    await signIn(input.value.trim().replace(/^bearer +/i, ""), form, problem);
-  });
-  main.append(
-    h(
-      "div",
-      { class: "sign-in" },
-      h(
-        "div",
-        { class: "card" },
-        h("h1", { tabindex: "-1" }, "Sign in"),
-        h("p", { class: "lead" }, "See whether entitlements flow, find out why one did not, and repair it."),
-        problem,
-        form,
-      ),
-      h(
-        "details",
-        { class: "help" },
-        h("summary", {}, "Where do I get a token?"),
-        h(
-          "p",
-          {},
-          "On a local stack, ",
-          h("code", {}, "make env"),
-          " prints one. Otherwise ask an operator to create a client for you, with the scopes that you need:",
-        ),
-        h(
-          "ul",
-          {},
-          h("li", {}, h("code", {}, "ops:read"), " to see the system"),
-          h("li", {}, h("code", {}, "ops:write"), " to redrive, discard and rebuild"),
-          h("li", {}, h("code", {}, "clients:read"), " and ", h("code", {}, "clients:write"), " to manage clients"),
-          h(
-            "li",
-            {},
-            h("code", {}, "entitlements:read"),
-            " and ",
-            h("code", {}, "notifications:read"),
-            " to look at users",
-          ),
-        ),
-      ),
-    ),
-  );
-  input.focus();
-}
-
-async function signIn(token, form, problem) {
-  if (!TOKEN.test(token)) {
-    problem.replaceChildren(
-      notice(
-        "bad",
-        "This is not a token",
-        "A token begins with gw_ and has four parts, separated by underscores. Copy all of it.",
-      ),
-    );
-    return;
-  }
-  const button = form.querySelector("button");
-  button.disabled = true;
-  session.signIn(token);
-  try {
-    await get("/v1/ops/status");
-  } catch (error) {
-    if (error.part !== "scope") {
-      session.signOut();
-      button.disabled = false;
-      problem.replaceChildren(failureNotice(error));
-      form.elements.token.focus();
-      return;
-    }
-  }
-  announce("Signed in.");
-  showPage();
-}
-
 const theme = localStorage.getItem(THEME_KEY);
 if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
 document.getElementById("skip-link").addEventListener("click", (event) => {
@@ -290,8 +225,24 @@ document.getElementById("skip-link").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", showPage);
-addEventListener(SIGN_IN, () => {
-  session.signOut();
-  showPage(); // the address stays, so that the same page is shown after the sign-in
-});
+/** Show the page that the address names with the token that was just given. */
+function signedIn() {
+  announce("Signed in.");
+  loadCaller();
+  showPage();
+}
+
+/** Go on with another token. The page, its address, and a form above it stay. */
+function signedInAgain() {
+  announce("Signed in.");
+  loadCaller();
+  showTop(readAddress().parts[0] ?? "");
+  for (const failure of document.querySelectorAll('dialog .failure[data-part="token"]')) {
+    failure.closest(".notice").remove();
+  }
+  if (!refreshNow()) showPage();
+}
+
+addEventListener(SIGN_IN, () => openSignIn(signedInAgain));
+if (session.token) loadCaller();
 showPage();

@@ -1,5 +1,6 @@
 import { actorFields, busy, keyKeeper, readActor, readFields } from "./actions.js";
 import { get, post, session } from "./api.js";
+import { needsScope, scopeNote } from "./caller.js";
 import {
   badge,
   card,
@@ -37,12 +38,16 @@ export function showClients(main) {
     pageHead(
       "Clients",
       "Callers of the API with their scopes and limits. Tokens are shown once, when they are issued.",
-      h(
-        "button",
-        { type: "button", class: "button primary", "data-key": "create client", onclick: openCreate },
-        "Create client…",
+      needsScope(
+        "clients:write",
+        h(
+          "button",
+          { type: "button", class: "button primary", "data-key": "create client", onclick: openCreate },
+          "Create client…",
+        ),
       ),
     ),
+    scopeNote("clients:write", "A change of clients"),
   );
   showLive(main, () => get("/v1/ops/clients"), renderClients, { every: 15_000, scope: "clients:read" });
 }
@@ -119,16 +124,19 @@ function clientActions(client) {
   if (client.client_id === ownId) return h("span", { class: "quiet" }, "yours");
   if (client.revoked_at) return null;
   const button = (name, open) =>
-    h(
-      "button",
-      {
-        type: "button",
-        class: "button small",
-        "data-key": `${name} ${client.client_id}`,
-        "aria-label": `${name} ${client.name}`,
-        onclick: () => open(client),
-      },
-      `${name}…`,
+    needsScope(
+      "clients:write",
+      h(
+        "button",
+        {
+          type: "button",
+          class: "button small",
+          "data-key": `${name} ${client.client_id}`,
+          "aria-label": `${name} ${client.name}`,
+          onclick: () => open(client),
+        },
+        `${name}…`,
+      ),
     );
   return [button("Rotate", openRotate), button("Limits", openLimits), button("Revoke", openRevoke)];
 }

@@ -1,5 +1,6 @@
-import { actorFields, busy, commandProgress, follow, keyKeeper, readActor } from "./actions.js";
+import { actorFields, busy, keyKeeper, readActor } from "./actions.js";
 import { get, post } from "./api.js";
+import { needsScope, scopeNote } from "./caller.js";
 import {
   badge,
   card,
@@ -18,6 +19,7 @@ import {
 import { h } from "./dom.js";
 import { formatCount, formatName, formatSeconds, formatTime, shortId } from "./format.js";
 import { showLive } from "./live.js";
+import { commandProgress, follow } from "./progress.js";
 
 const STATUSES = [
   ["", "All"],
@@ -40,17 +42,10 @@ export function showCommands(main, query) {
     pageHead(
       "Commands",
       "Long actions of operators. A worker executes them in the background, and resumes one that was interrupted.",
-      h(
-        "button",
-        { type: "button", class: "button", "data-key": "verify", onclick: () => openReadModel("verify") },
-        "Verify read model…",
-      ),
-      h(
-        "button",
-        { type: "button", class: "button", "data-key": "rebuild", onclick: () => openReadModel("rebuild") },
-        "Rebuild read model…",
-      ),
+      readModelButton("verify"),
+      readModelButton("rebuild"),
     ),
+    scopeNote("ops:write", "Verify and rebuild"),
     h("form", { class: "filters", "aria-label": "Filters" }, field("Status", choose)),
   );
   const more = () => {
@@ -183,6 +178,12 @@ const READ_MODEL = {
     action: "Rebuild",
   },
 };
+
+function readModelButton(kind) {
+  const { action } = READ_MODEL[kind];
+  const properties = { type: "button", class: "button", "data-key": kind, onclick: () => openReadModel(kind) };
+  return needsScope("ops:write", h("button", properties, `${action} read model…`));
+}
 
 function openReadModel(kind) {
   const { title, text, action } = READ_MODEL[kind];

@@ -97,6 +97,7 @@ const ICONS = {
   sun:
     "M12 7.500a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9zM12 2v2.500M12 19.500V22M2 12h2.500M19.5 12H22M4.9 4.900l1.8 " +
     "1.800M17.3 17.300l1.8 1.800M4.9 19.100l1.8-1.800M17.3 6.700l1.8-1.8",
+  clock: "M12 3.500a8.5 8.5 0 1 0 0 17 8.5 8.5 0 0 0 0-17zM12 7v5l3.500 2",
   moon: "M20 14.500A8.5 8.5 0 0 1 9.5 4a8.5 8.5 0 1 0 10.5 10.500z",
   pause: "M8 5v14M16 5v14",
   play: "M7 4.500v15l12-7.500z",
@@ -251,13 +252,14 @@ export function openDialog(title, content, { onclose = () => {} } = {}) {
   const opener = document.activeElement;
   const key = opener?.dataset?.key;
   const body = h("div", { class: "dialog-body" }, content);
+  const titleId = `dialog-title-${document.querySelectorAll("dialog").length}`; // one can be above another
   const dialog = h(
     "dialog",
-    { "aria-labelledby": "dialog-title" },
+    { "aria-labelledby": titleId },
     h(
       "div",
       { class: "dialog-head" },
-      h("h2", { id: "dialog-title" }, title),
+      h("h2", { id: titleId }, title),
       h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: () => dialog.close() }, "✕"),
     ),
     body,

@@ -3,6 +3,9 @@ import { notice } from "./components.js";
 import { h } from "./dom.js";
 import { asSentence, formatAgo, formatTime } from "./format.js";
 
+/** The event that asks for another token, because the current one is no longer valid. */
+export const SIGN_IN = "grantwire-sign-in";
+
 const since = (error) => {
   const time = new Date(error.since).toISOString();
   return `Since ${formatTime(time)} (${formatAgo(time)}), as seen from this tab.`;
@@ -65,8 +68,11 @@ function missingScope(scope) {
   };
 }
 
-/** Return a notice about a failed request. An error that is not one of the API is a bug, and is shown as such. */
-export function failureNotice(error, scope = null, ...more) {
+/**
+ * Return a notice about a failed request, with `more` below it. An error that is not one of the API is a bug, and is
+ * shown as such. A token that is not valid can be replaced there, except in the form that asks for one.
+ */
+export function failureNotice(error, scope = null, { more = [], canSignIn = true } = {}) {
   if (!(error instanceof ApiError)) {
     console.error(error);
     return notice(
@@ -83,6 +89,15 @@ export function failureNotice(error, scope = null, ...more) {
     { class: "failure", "data-part": error.part },
     text.map((each) => h("p", {}, each)),
     more,
+    error.part === "token" && canSignIn && signInButton(),
   );
   return notice(error.part === "request" || error.part === "scope" ? "warn" : "bad", title, part);
+}
+
+function signInButton() {
+  return h(
+    "button",
+    { type: "button", class: "button", "data-key": "sign-in", onclick: () => dispatchEvent(new Event(SIGN_IN)) },
+    "Sign in again",
+  );
 }

@@ -1,6 +1,6 @@
+import { clockOf, dayOf } from "./zone.js";
+
 const INTEGER = new Intl.NumberFormat("en");
-const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 const MINUTE = 60;
 const HOUR = 3600;
 const DAY_SECONDS = 86400;
@@ -42,11 +42,18 @@ export function formatAgo(time, now = Date.now()) {
   return seconds < 1 ? "just now" : `${formatSeconds(Math.floor(seconds))} ago`;
 }
 
-/** Return a time of the API in the user's time zone, with the date if it is not today. */
+/** Return a time of the API in the zone of the console, with the date if it is not today. */
 export function formatTime(time, now = new Date()) {
   if (!time) return "–";
   const date = new Date(time);
-  return date.toDateString() === now.toDateString() ? CLOCK.format(date) : `${DAY.format(date)}, ${CLOCK.format(date)}`;
+  return dayOf(date) === dayOf(now) ? clockOf(date) : `${dayOf(date)}, ${clockOf(date)}`;
+}
+
+const TIME = /\d{4}-\d{2}-\d{2}T[\d:.]+Z/g;
+
+/** Return a message of the API with its times in the zone of the console. */
+export function withTimes(text) {
+  return text.replaceAll(TIME, (time) => formatTime(time));
 }
 
 /** Return a number of milliseconds from the start: `0`, `+12 ms`, `+1.2 s`. */

@@ -21,9 +21,6 @@ export const refreshing = {
   },
 };
 
-/** The event that asks for another token, because the current one is no longer valid. */
-export const SIGN_IN = "grantwire-sign-in";
-
 let current = null;
 
 /** Stop the refreshes of the page that is shown. */
@@ -73,6 +70,7 @@ export function showLive(container, load, render, { every = 5000, scope = null }
     if (shownAt && hasSelection(content)) return; // the notice and the time stay those of what is shown
     const isRecovery = failures > 0;
     failures = 0;
+    isOver = false;
     refreshing.at = Date.now();
     refreshing.changed();
     failure.replaceChildren();
@@ -87,21 +85,13 @@ export function showLive(container, load, render, { every = 5000, scope = null }
     refreshing.failed = true;
     refreshing.changed();
     const isTransient = error.part === "api" || error.part === "database" || error.part === "limit";
-    const isSignedOut = error.part === "token";
-    const keeps = shownAt > 0 && (isTransient || isSignedOut);
+    isOver = error.part === "token"; // it does not become valid again
+    const keeps = shownAt > 0 && (isTransient || isOver);
     const old =
       keeps && h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
     const retry =
       isTransient && h("button", { type: "button", class: "button", "data-key": "retry", onclick: refresh }, "Try now");
-    const signIn =
-      isSignedOut &&
-      h(
-        "button",
-        { type: "button", class: "button", "data-key": "sign-in", onclick: () => dispatchEvent(new Event(SIGN_IN)) },
-        "Sign in again",
-      );
-    isOver = isSignedOut; // the token does not become valid again
-    replaceContent(failure, failureNotice(error, scope, old, retry, signIn));
+    replaceContent(failure, failureNotice(error, scope, { more: [old, retry] }));
     if (keeps) content.classList.add("stale");
     else content.replaceChildren();
   }
@@ -132,7 +122,8 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   return refresh;
 }
 
-/** Show the current state of the page without waiting for the next refresh. */
+/** Show the current state of the page without waiting for the next refresh. Return whether the page has one. */
 export function refreshNow() {
   current?.refresh();
+  return current !== null;
 }

@@ -1,9 +1,9 @@
+import { userHash } from "./addresses.js";
 import { get } from "./api.js";
+import { hasScope } from "./caller.js";
 import {
   badge,
   card,
-  code,
-  definitions,
   emptyState,
   field,
   idWithCopy,
@@ -16,7 +16,9 @@ import {
 } from "./components.js";
 import { announce, h, replaceContent } from "./dom.js";
 import { failureNotice } from "./failures.js";
-import { countOf, formatName, formatOffset, formatSeconds, formatTime, shortId } from "./format.js";
+import { countOf, formatName, formatTime } from "./format.js";
+import { traceTimeline } from "./timeline.js";
+import { entitlementsTable } from "./users.js";
 
 const WAYS = [
   ["", "Any id"],
@@ -31,14 +33,18 @@ const WAYS = [
 ];
 const UUID = /^[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$/i;
 const TRACE = /^(?:1-[0-9a-f]{8}-[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$/i;
+const USER_ENTITLEMENTS = 20;
 const FINGERPRINT = /^[0-9a-f]{12}$/;
+
+// A user is looked up among the entitlements, because a trace is about one of them.
+const USER = "user";
 
 /** Return the ways to look an id up, the likely ones first. */
 export function waysFor(id) {
-  if (TRACE.test(id)) return ["trace_id", "purchase_id", "idempotency_key"];
-  if (UUID.test(id)) return ["event_id", "notification_id", "correlation_id", "idempotency_key", "purchase_id"];
-  if (FINGERPRINT.test(id)) return ["key_fingerprint", "purchase_id", "idempotency_key"];
-  return ["purchase_id", "idempotency_key"];
+  if (TRACE.test(id)) return ["trace_id", "purchase_id", "idempotency_key", USER];
+  if (UUID.test(id)) return ["event_id", "notification_id", "correlation_id", USER, "idempotency_key", "purchase_id"];
+  if (FINGERPRINT.test(id)) return ["key_fingerprint", "purchase_id", "idempotency_key", USER];
+  return ["purchase_id", USER, "idempotency_key"];
 }
 
 /** Show the search for a trace, and the trace that the address names. */
@@ -58,8 +64,8 @@ export function showTrace(main, query) {
         "Result",
         emptyState(
           "Enter an id",
-          "A purchase, an idempotency key or its fingerprint, an event, a notification, the correlation id of a " +
-            "request, or a trace id of X-Ray or W3C. “Any id” finds out which it is.",
+          "A user, a purchase, an idempotency key or its fingerprint, an event, a notification, the correlation id of " +
+            "a request, or a trace id of X-Ray or W3C. “Any id” finds out which it is.",
         ),
       ),
     );
@@ -105,8 +111,13 @@ function searchForm(way, id, sku) {
 async function search(result, way, id, sku) {
   result.replaceChildren(h("p", { class: "loading", role: "status" }, "Searching…"));
   try {
-    const { trace, found } = await lookUp(way, id, sku);
+    const { trace, found, user } = await lookUp(way, id, sku);
     if (!result.isConnected) return;
+    if (user) {
+      announce("Found as user.");
+      replaceContent(result, h("p", { class: "quiet found" }, "Found as user."), userCard(user));
+      return;
+    }
     announce(trace.timeline.length ? `${countOf(trace.timeline.length, "entry", "entries")} found.` : "Nothing found.");
     const text =
       found && !way
@@ -127,10 +138,37 @@ async function lookUp(way, id, sku) {
   }
   let trace = null;
   for (const each of waysFor(id)) {
+    if (each === USER) {
+      const user = hasScope("entitlements:read") && (await findUser(id));
+      if (user) return { user };
+      continue;
+    }
     trace = await get("/v1/ops/trace", { [each]: id });
     if (trace.timeline.length || trace.changes.length) return { trace, found: each };
   }
   return { trace, found: null };
+}
+
+/** Return the first entitlements of a user; null if it has none, or if the token may not see them. */
+async function findUser(id) {
+  try {
+    const page = await get(`/v1/users/${encodeURIComponent(id)}/entitlements`, { limit: USER_ENTITLEMENTS });
+    return page.entitlements.length > 0 ? page : null;
+  } catch (error) {
+    if (error.part === "scope" || error.part === "request") return null; // not every id can be one of a user
+    throw error;
+  }
+}
+
+function userCard({ user_id: userId, entitlements, next_after: next }) {
+  return card(
+    "Entitlements",
+    [
+      entitlementsTable(userId, entitlements),
+      h("p", { class: "table-more" }, link(userHash(userId), next ? "Show all of this user" : "Show this user")),
+    ],
+    { flush: true, aside: h("span", { class: "quiet" }, `of the user ${userId}`) },
+  );
 }
 
 function changesCard(trace) {
@@ -167,125 +205,5 @@ function changesCard(trace) {
       content,
     ],
     { flush: true },
-  );
-}
-
-const STAGE_TONES = {
-  request: "calm",
-  change: "calm",
-  outbox: "calm",
-  published: "calm",
-  inbox: "calm",
-  read_model: "calm",
-  notification: "calm",
-  attempt: "warn",
-  sent: "good",
-  dead_letter: "bad",
-  closed: "mute",
-  operator_action: "warn",
-};
-
-/** Return the timeline of a trace. */
-export function traceTimeline(trace) {
-  if (trace.timeline.length === 0 && trace.removed.length === 0) {
-    return emptyState(
-      "Nothing is known about it",
-      "No change, event or notification has this id. Check the id, and that it belongs to this environment. The " +
-        "audit may have been deleted by retention.",
-    );
-  }
-  const several = trace.changes.length > 1;
-  const last = trace.changes.length === 1 ? trace.changes[0] : null;
-  return [
-    last &&
-      h(
-        "p",
-        { class: "trace-summary" },
-        badge(last.state),
-        ` ${STATE_TEXTS[last.state]} `,
-        h(
-          "span",
-          { class: "quiet" },
-          trace.timeline.length > 1
-            ? `${formatSeconds(trace.timeline.at(-1).offset_ms / 1000)} from the first to the last entry.`
-            : "",
-        ),
-      ),
-    h(
-      "ol",
-      { class: "timeline" },
-      trace.removed.map(removedEntry),
-      trace.timeline.map((entry, index) => timelineEntry(entry, trace.timeline[index - 1], several, index)),
-    ),
-  ];
-}
-
-const STATE_TEXTS = {
-  REFUSED: "The request changed nothing.",
-  PENDING: "The event waits in the outbox.",
-  PUBLISHED: "NATS has the event, the inbox does not have it yet.",
-  RECORDED: "The notification waits to be sent.",
-  SENT: "The receiver has the notification.",
-  DEAD_LETTER: "It waits for an operator.",
-  DISCARDED: "An operator gave it up.",
-  UNKNOWN: "Retention has deleted the later stages.",
-};
-
-function timelineEntry(entry, before, several, index) {
-  const gap = before ? entry.offset_ms - before.offset_ms : 0;
-  const detail = Object.entries(entry.detail ?? {}).filter(([, value]) => value !== null && value !== "");
-  return h(
-    "li",
-    { class: STAGE_TONES[entry.stage] ?? "mute", "data-stage": entry.stage },
-    h(
-      "div",
-      { class: "entry-time" },
-      h(
-        "span",
-        { class: "offset", title: gap >= 1 ? `${formatSeconds(gap / 1000)} after the entry before` : null },
-        formatOffset(entry.offset_ms),
-      ),
-      timeOf(entry.at, formatTime),
-    ),
-    h(
-      "div",
-      { class: "entry" },
-      h(
-        "p",
-        { class: "entry-title" },
-        h("span", { class: "stage" }, formatName(entry.stage)),
-        several && entry.event_id && h("span", { class: "quiet" }, " ", code(shortId(entry.event_id), entry.event_id)),
-      ),
-      h("p", {}, entry.summary),
-      detail.length > 0 &&
-        h(
-          "details",
-          { "data-key": `${entry.stage} ${index}` },
-          h("summary", {}, "Details"),
-          definitions(
-            detail.map(([name, value]) => [formatName(name), detailValue(name, value)]),
-            "rows",
-          ),
-        ),
-    ),
-  );
-}
-
-function detailValue(name, value) {
-  if (name === "dead_letter_id" || name === "command_id") return code(String(value));
-  return typeof value === "object" ? code(JSON.stringify(value)) : String(value);
-}
-
-function removedEntry(removed) {
-  return h(
-    "li",
-    { class: "removed", "data-stage": "removed" },
-    h("div", { class: "entry-time" }, h("span", { class: "offset" }, "–")),
-    h(
-      "div",
-      { class: "entry" },
-      h("p", { class: "entry-title" }, h("span", { class: "stage" }, formatName(removed.stage))),
-      h("p", { class: "quiet" }, `No longer known: ${removed.reason}`),
-    ),
   );
 }

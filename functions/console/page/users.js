@@ -1,12 +1,39 @@
+import { entitlementHash, traceLink, userHash } from "./addresses.js";
 import { get } from "./api.js";
-import { badge, card, definitions, emptyState, field, idWithCopy, pageHead, table, timeOf } from "./components.js";
+import { scopeNote } from "./caller.js";
+import { changeButton, changeButtons } from "./changes.js";
+import {
+  badge,
+  card,
+  definitions,
+  emptyState,
+  field,
+  idWithCopy,
+  link,
+  pageHead,
+  select,
+  table,
+  timeOf,
+} from "./components.js";
 import { h } from "./dom.js";
 import { failureNotice } from "./failures.js";
 import { formatCount, formatTime } from "./format.js";
 import { showLive } from "./live.js";
 
+const PAGE_SIZE = 100;
+const FILTERS = ["status", "prefix", "after"];
+const STATUSES = [
+  ["", "All"],
+  ["ACTIVE", "Active"],
+  ["SCHEDULED", "Scheduled"],
+  ["EXPIRED", "Expired"],
+  ["REVOKED", "Revoked"],
+];
+
 /** Show what a user has: from the system of record, from the read model, and the notifications about it. */
-export function showUser(main, userId) {
+export function showUser(main, userId, query) {
+  const filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
+
   const form = h(
     "form",
     { class: "filters search", role: "search", "aria-label": "User" },
@@ -29,27 +56,58 @@ export function showUser(main, userId) {
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    location.hash = `#/users/${encodeURIComponent(form.elements.user_id.value.trim())}`;
+    location.hash = userHash(form.elements.user_id.value.trim());
   });
-  main.append(pageHead("Users", "A user's entitlements and the notifications about them."), form);
+  const grant = userId ? [changeButton("grant", { user_id: userId }, { style: "button primary" })] : [];
+  main.append(
+    pageHead("Users", "A user's entitlements and the notifications about them.", ...grant),
+    userId ? scopeNote("entitlements:write", "A change of an entitlement") : "",
+    form,
+  );
   if (!userId) {
     main.append(
       card("Entitlements", emptyState("Enter a user id", "It is the user_id of the requests that grant and revoke.")),
     );
     return;
   }
+  main.append(filterForm(userId, filters));
   showLive(
     main,
-    () => loadUser(userId),
-    (data) => renderUser(userId, data),
+    () => loadUser(userId, filters),
+    (data) => renderUser(userId, data, filters),
     { every: 6000 },
   );
 }
 
-async function loadUser(userId) {
+function filterForm(userId, filters) {
+  const form = h(
+    "form",
+    { class: "filters", "aria-label": "Filters" },
+    field("Status", select("status", STATUSES, filters.status)),
+    field(
+      "SKU begins with",
+      h("input", { name: "prefix", value: filters.prefix, maxlength: 128, autocomplete: "off", spellcheck: "false" }),
+    ),
+    h(
+      "div",
+      { class: "filter-actions" },
+      h("button", { type: "submit", class: "button" }, "Filter"),
+      link(userHash(userId), "Clear"),
+    ),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const { status, prefix } = form.elements;
+    const parameters = new URLSearchParams(given({ status: status.value, prefix: prefix.value.trim() })).toString();
+    location.hash = `${userHash(userId)}${parameters ? `?${parameters}` : ""}`;
+  });
+  return form;
+}
+
+async function loadUser(userId, filters) {
   const user = encodeURIComponent(userId);
   const parts = await Promise.allSettled([
-    get(`/v1/users/${user}/entitlements`, { limit: 200 }),
+    get(`/v1/users/${user}/entitlements`, { ...filters, limit: PAGE_SIZE }),
     get(`/v1/users/${user}/summary`, { limit: 1 }),
     get(`/debug/notification/inbox/${user}`, { limit: 50 }),
   ]);
@@ -61,7 +119,7 @@ async function loadUser(userId) {
   return { entitlements, summary, inbox };
 }
 
-function renderUser(userId, { entitlements, summary, inbox }) {
+function renderUser(userId, { entitlements, summary, inbox }, filters) {
   const show = (part, scope, render) =>
     part.status === "fulfilled" ? render(part.value) : failureNotice(part.reason, scope);
   return [
@@ -70,7 +128,7 @@ function renderUser(userId, { entitlements, summary, inbox }) {
     }),
     card(
       "Entitlements",
-      show(entitlements, "entitlements:read", (data) => entitlementsTable(userId, data)),
+      show(entitlements, "entitlements:read", (data) => entitlementsContent(userId, data, filters)),
       { flush: true, aside: h("span", { class: "quiet" }, "from the system of record") },
     ),
     card(
@@ -105,47 +163,64 @@ function summaryContent(summary) {
   );
 }
 
-function entitlementsTable(userId, { entitlements, next_after: next }) {
+function entitlementsContent(userId, { entitlements, next_after: next }, filters) {
+  const isFiltered = FILTERS.some((name) => filters[name]);
   if (entitlements.length === 0) {
-    return emptyState("No entitlements", "This user was never granted anything. Check the spelling of the id.");
+    return isFiltered
+      ? [noneMatch(userId, next), pageLinks(userId, filters, next)]
+      : emptyState("No entitlements", "This user was never granted anything. Check the spelling of the id.");
   }
-  const traceHash = (sku) => `#/trace?${new URLSearchParams({ user_id: userId, stock_keeping_unit: sku })}`;
-  return [
-    table(
-      "Entitlements",
-      [
-        {
-          label: "Stock keeping unit",
-          kind: "wide",
-          of: (each) => h("span", { class: "strong" }, each.stock_keeping_unit),
-        },
-        { label: "Status", of: (each) => badge(each.status) },
-        { label: "Version", kind: "number", of: (each) => formatCount(each.version) },
-        ...(entitlements.some((each) => each.starts_at)
-          ? [{ label: "Starts", of: (each) => timeOf(each.starts_at, formatTime) }]
-          : []),
-        ...(entitlements.some((each) => each.expires_at)
-          ? [{ label: "Expires", of: (each) => timeOf(each.expires_at, formatTime) }]
-          : []),
-        { label: "Changed", of: (each) => timeOf(each.updated_at) },
-        {
-          label: "Trace",
-          hidden: true,
-          of: (each) =>
-            h(
-              "a",
-              {
-                href: traceHash(each.stock_keeping_unit),
-                "aria-label": `Trace ${each.stock_keeping_unit}`,
-              },
-              "Trace",
-            ),
-        },
-      ],
-      entitlements,
-    ),
-    next && h("p", { class: "quiet table-more" }, "Only the first 200 are shown."),
-  ];
+  return [entitlementsTable(userId, entitlements), pageLinks(userId, filters, next)];
+}
+
+function noneMatch(userId, next) {
+  const showAll = link(userHash(userId), "Show all");
+  return next
+    ? emptyState("None of this page match", "10,000 entitlements were examined. The next page continues.", showAll)
+    : emptyState("No entitlements match", "The user has none with these filters, or none after this page.", showAll);
+}
+
+/** Return a table with the entitlements of a user, each with the changes that it allows. */
+export function entitlementsTable(userId, entitlements) {
+  const hasTime = (name) => entitlements.some((each) => each[name]);
+  const timeColumn = (label, name) => ({ label, of: (each) => timeOf(each[name], formatTime) });
+  return table(
+    "Entitlements",
+    [
+      {
+        label: "Stock keeping unit",
+        kind: "wide",
+        of: ({ stock_keeping_unit: sku }) => h("a", { href: entitlementHash(userId, sku), class: "strong" }, sku),
+      },
+      { label: "Status", of: (each) => badge(each.status) },
+      { label: "Version", kind: "number", of: (each) => formatCount(each.version) },
+      ...(hasTime("starts_at") ? [timeColumn("Starts", "starts_at")] : []),
+      ...(hasTime("expires_at") ? [timeColumn("Ends", "expires_at")] : []),
+      { label: "Changed", of: (each) => timeOf(each.updated_at) },
+      {
+        label: "Actions",
+        hidden: true,
+        kind: "row-actions",
+        of: (each) => [changeButtons(userId, each), traceLink(userId, each.stock_keeping_unit)],
+      },
+    ],
+    entitlements,
+  );
+}
+
+function pageLinks(userId, filters, next) {
+  if (!filters.after && !next) return null;
+  const at = (after) => `${userHash(userId)}?${new URLSearchParams(given({ ...filters, after }))}`;
+  return h(
+    "nav",
+    { class: "pages table-more", "aria-label": "Pages of entitlements" },
+    filters.after && link(at(""), "First page"),
+    next && link(at(next), "Next page"),
+  );
+}
+
+function given(filters) {
+  return Object.entries(filters).filter(([, value]) => value);
 }
 
 function notificationsTable({ notifications }) {

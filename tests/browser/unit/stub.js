@@ -29,6 +29,12 @@ function stubFetch({ token, actor }) {
       sent[number].isTaken = true;
       return { number, ...sent[number].request };
     },
+    /** Answer the requests of a route that were not taken. */
+    answerAll(method, path, status, text) {
+      for (let found = this.take(method, path); found; found = this.take(method, path)) {
+        this.answer(found.number, status, text);
+      }
+    },
     count: (method, path) => sent.filter(({ request }) => request.method === method && request.path === path).length,
     answer(number, status, text) {
       const headers = new Headers({ "Content-Type": "application/json" });

@@ -99,11 +99,17 @@ class StubbedConsole:
 
     def answer(self, sent: Sent, body: Any, status: int = 200) -> None:
         """Send the response to a request, which must match openapi.yaml. The console has processed it afterwards."""
-        text = json.dumps(body)
-        template = next(path for method, path, _ in operations() if method == sent.method and _matches(path, sent.path))
-        headers = {"Content-Type": "application/json"} | ({"Retry-After": "1"} if status == 503 else {})
-        assert_matches_contract(sent.method, template, status, headers, text)
+        text = _response_text(sent.method, sent.path, body, status)
         self.page.evaluate("(arguments) => stub.answer(...arguments)", [sent.number, status, text])
+
+    def answer_all(self, method: str, path: str, body: Any, status: int = 200) -> None:
+        """Send the same response to all requests of a route that wait, if there are any."""
+        text = _response_text(method, path, body, status)
+        self.page.evaluate("(arguments) => stub.answerAll(...arguments)", [method, STAGE + path, status, text])
+
+    def has_scopes(self, *scopes: str) -> None:
+        """Answer the question about the client of the token: it has these scopes."""
+        self.answer(self.request("GET", "/v1/me"), example("GET", "/v1/me") | {"scopes": scopes})
 
     def lose(self, sent: Sent) -> None:
         """Let a request end without a response."""
@@ -112,6 +118,18 @@ class StubbedConsole:
     def button(self, name: str) -> Locator:
         """Return a button by its name."""
         return self.page.get_by_role("button", name=name)
+
+
+def _response_text(method: str, path: str, body: Any, status: int) -> str:
+    """Return a response as text; it must match openapi.yaml."""
+    text = json.dumps(body)
+    template = next(each for other, each, _ in operations() if other == method and _matches(each, path))
+    headers = {"Content-Type": "application/json"} | ({"Retry-After": "1"} if status == 503 else {})
+    response = resolve(document()["paths"][template][method.lower()]["responses"][str(status)])
+    if "Cache-Control" in response.get("headers", {}):
+        headers["Cache-Control"] = "no-store"
+    assert_matches_contract(method, template, status, headers, text)
+    return text
 
 
 def _matches(template: str, path: str) -> bool:

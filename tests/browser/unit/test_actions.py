@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LIST = "/v1/ops/dead-letters"
 REDRIVE = f"{LIST}/redrive"
+COMMANDS = "/v1/ops/commands"
 DISCARD = f"{LIST}/discard"
 ONE_REFRESH = 8000
 MAX_IDS = 400
@@ -59,6 +60,7 @@ def previews(console: StubbedConsole, path: str, reason: str = "the receiver is 
     console.button("Preview").click()
     preview = console.request("POST", path)
     assert preview.body["dry_run"] is True
+    console.answer_all("GET", COMMANDS, {"commands": []})
     count = {"selected": 2, "would_change": 2, "skipped": {}}
     console.answer(preview, example("POST", path) | count)
     return preview

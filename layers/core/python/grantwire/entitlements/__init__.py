@@ -16,7 +16,7 @@ changes of an entitlement. Every read computes the status from the stored times 
 """
 
 from grantwire.entitlements.commands import ChangeCommand, Operation
+from grantwire.entitlements.read_requests import ListRequest
 from grantwire.entitlements.store import Entitlements
-from grantwire.validation import PageRequest
 
-__all__ = ["ChangeCommand", "Entitlements", "Operation", "PageRequest"]
+__all__ = ["ChangeCommand", "Entitlements", "ListRequest", "Operation"]

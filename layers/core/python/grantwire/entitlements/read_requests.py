@@ -1,4 +1,4 @@
-"""Validated requests that check entitlements or read the history of one.
+"""Validated requests that list or check entitlements, or read the history of one.
 
 A malformed request raises BadRequestError here, with the name of the field and what is allowed.
 """
@@ -11,6 +11,7 @@ from grantwire.errors import BadRequestError
 from grantwire.validation import (
     MAX_NAME_LENGTH,
     MAX_PAGE_SIZE,
+    PageRequest,
     clean_text,
     parse_page_size,
     parse_time,
@@ -22,11 +23,34 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Self
 
+# The statuses of an entitlement that was granted.
+STATUSES = ("SCHEDULED", "ACTIVE", "EXPIRED", "REVOKED")
 MAX_CHECKS = 200
 # 200 pairs of the longest names in ASCII have half of that.
 MAX_CHECKS_BYTES = 128 * 1024
 _DEFAULT_HISTORY_LIMIT = 100
 _PAIR = ("user_id", "stock_keeping_unit")
+
+
+class ListRequest(NamedTuple):
+    """A request for a page of a user's entitlements: of one status, if given, whose names begin with `prefix`."""
+
+    page: PageRequest
+    status: str | None
+    prefix: str
+
+    @classmethod
+    def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
+        """Validate the user_id from the path and the query parameters `limit`, `after`, `status` and `prefix`."""
+        values = single_values(query, "limit", "after", "status", "prefix")
+        status = values.get("status")
+        if status is not None and status not in STATUSES:
+            raise BadRequestError(f"status must be one of {', '.join(STATUSES)}")
+        return cls(
+            page=PageRequest.parse(user_id, {name: query[name] for name in ("limit", "after") if name in query}),
+            status=status,
+            prefix=clean_text("prefix", values["prefix"], max_length=MAX_NAME_LENGTH) if "prefix" in values else "",
+        )
 
 
 class CheckRequest(NamedTuple):

@@ -14,9 +14,9 @@ from grantwire.observability import key_fingerprint, logger
 if TYPE_CHECKING:
     from grantwire.database import Database
     from grantwire.entitlements.commands import ChangeCommand
+    from grantwire.entitlements.read_requests import ListRequest
     from grantwire.entitlements.settings import TimeSettings
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
-    from grantwire.validation import PageRequest
 
 # The SQL function contains all rules (infra/sql/functions/change_entitlement.sql) and returns the response as text. The
 # first SELECT finds a replay by primary key, and LIMIT 1 then skips the function call. This is only an optimisation:
@@ -39,14 +39,23 @@ SELECT outcome, status_code, body
 # The statement reads one row more than the page holds, to know whether there is a next page. PostgreSQL builds the
 # JSON because that costs half as much as in Python. `||` keeps the keys in the order that openapi.yaml shows. Times are
 # shown only where they are set. statement_timestamp() is one time for the whole list.
+#
+# The index range of a prefix ends with the largest text that begins with it. A status depends on the clock, so it has
+# no index: %(examined)s limits how many entitlements are read for a page, and the next page starts after them.
 LIST = """
-WITH page AS (
+WITH examined AS (
   SELECT stock_keeping_unit, version, updated_at, starts_at, expires_at,
          entitlement_state(status, starts_at, expires_at, %(grace)s,
-                           greatest(statement_timestamp(), updated_at)) AS status,
-         row_number() OVER (ORDER BY stock_keeping_unit) AS position
+                           greatest(statement_timestamp(), updated_at)) AS status
     FROM entitlements
    WHERE user_id = %(user_id)s AND stock_keeping_unit > %(after)s
+     AND stock_keeping_unit BETWEEN %(prefix)s AND %(prefix)s || repeat(chr(1114111), 128)
+   ORDER BY stock_keeping_unit
+   LIMIT %(examined)s),
+page AS (
+  SELECT *, row_number() OVER (ORDER BY stock_keeping_unit) AS position
+    FROM examined
+   WHERE %(status)s::text IS NULL OR status = %(status)s::text
    ORDER BY stock_keeping_unit
    LIMIT %(limit)s + 1)
 SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"entitlements":['
@@ -59,10 +68,16 @@ SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"entitlements":['
     || ']'
     || CASE WHEN count(*) > %(limit)s
             THEN ',"next_after":' || to_json(max(stock_keeping_unit) FILTER (WHERE position <= %(limit)s))
+            WHEN %(status)s::text IS NOT NULL AND (SELECT count(*) FROM examined) = %(examined)s
+            THEN ',"next_after":' || to_json((SELECT max(stock_keeping_unit) FROM examined))
             ELSE '' END
     || '}'
   FROM page
 """
+
+
+# How many entitlements a page with a status examines.
+MAX_EXAMINED = 10_000
 
 
 class Entitlements:
@@ -112,13 +127,20 @@ class Entitlements:
             logger.debug("entitlement command executed", outcome=outcome, key=key_fingerprint(identity.key))
         return to_stored_response(outcome, status_code, body)
 
-    def list_for_user(self, page: PageRequest) -> str:
+    def list_for_user(self, request: ListRequest) -> str:
         """Return one page of a user's entitlements, ordered by stock keeping unit, as the JSON text of the response.
 
         Their status is that at the time of the statement, also if no worker has recorded a start or an end yet (K3).
-        The JSON has `next_after` if there are more entitlements after this page.
+        The JSON has `next_after` if there are more entitlements after this page, or with a status, if there may be.
         """
-        parameters = {"user_id": page.user_id, "limit": page.limit, "after": page.after, "grace": self._grace}
+        page = request.page
+        parameters = {
+            **page._asdict(),
+            "status": request.status,
+            "prefix": request.prefix,
+            "examined": page.limit + 1 if request.status is None else MAX_EXAMINED,
+            "grace": self._grace,
+        }
         (body,) = self._database.fetch_row(LIST, parameters)
         return str(body)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.dead_letters.commands import KINDS
 from grantwire.errors import NotFoundError
+from grantwire.operations.actions import find_last_actions
 from grantwire.operations.cursors import Cursor
 from grantwire.operations.messages import describe_message
 from grantwire.operations.parsing import format_time, parse_choice, parse_path_uuid
@@ -115,8 +116,12 @@ class DeadLetterReader:
         }
         with self._database.session() as connection:
             rows = connection.execute(_LIST_OPEN if query.is_open else _LIST_CLOSED, parameters).fetchall()
-        entries = [dict(zip(_COLUMNS, row, strict=True)) for row in rows[: query.limit]]
-        page: dict[str, Any] = {"dead_letters": [_to_json(entry) for entry in entries]}
+            entries = [dict(zip(_COLUMNS, row, strict=True)) for row in rows[: query.limit]]
+            actions = find_last_actions(connection, [entry["dead_letter_id"] for entry in entries])
+        listed = [_to_json(entry) for entry in entries]
+        page: dict[str, Any] = {
+            "dead_letters": [{**entry, "last_action": actions.get(entry["dead_letter_id"])} for entry in listed]
+        }
         if len(rows) > query.limit:
             last = entries[-1]
             page["next_cursor"] = Cursor(
@@ -133,13 +138,15 @@ class DeadLetterReader:
         """Return one dead letter with its message and the actions on it; raises NotFoundError if there is none."""
         if kind not in KINDS:
             raise NotFoundError("no such dead letter")
-        parameters = {"kind": kind, "id": parse_path_uuid("dead letter", dead_letter_id)}
+        found_id = parse_path_uuid("dead letter", dead_letter_id)
         with self._database.session() as connection:
-            row = connection.execute(_FIND, parameters).fetchone()
+            row = connection.execute(_FIND, {"kind": kind, "id": found_id}).fetchone()
+            actions = find_last_actions(connection, [found_id])
         if row is None:
             raise NotFoundError("no such dead letter")
         found: dict[str, Any] = row[0]
-        return {**found, "message": describe_message(found["message"], row[1])}
+        message = describe_message(found["message"], row[1])
+        return {**found, "message": message, "last_action": actions.get(found["dead_letter_id"])}
 
 
 def _to_json(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Jsonb
 from grantwire.entitlements import Operation
+from grantwire.operations.actions import MAX_IDS, find_actions
 from grantwire.operations.timeline import Evidence, build_timeline, describe_state, find_removed, has_stored_response
 from grantwire.operations.trace_query import TraceQuery
 
@@ -30,8 +31,6 @@ SELECT trace_changes(%(user_id)s, %(stock_keeping_unit)s, %(purchase_id)s, %(tra
 """
 
 _STAGES = "SELECT trace_stages(%(event_ids)s::uuid[], %(requests)s, %(ttl)s, %(limit)s)"
-
-_ACTIONS = "SELECT operator_actions_find(%(ids)s::uuid[], %(limit)s)"
 
 # The event of a notification, and the entitlement of an event. The audit finds an event without it only by the time in
 # its id.
@@ -139,7 +138,7 @@ class Traces:
         pairs = [{"user_id": user_id, "stock_keeping_unit": sku} for user_id, sku in sorted(entitlements)]
         ((read_model,),) = connection.execute(_READ_MODEL, {"entitlements": Jsonb(pairs)}).fetchall()
         dead = [entry["dead_letter_id"] for name in ("dead_notifications", "dead_messages") for entry in stages[name]]
-        ((actions,),) = connection.execute(_ACTIONS, {"ids": [*ids, *dead][:1000], "limit": limit}).fetchall()
+        actions = find_actions(connection, [*ids, *dead][:MAX_IDS], limit)
         is_complete = max(len(actions), len(stages["dead_messages"])) <= _MAX_RELATED
         stages["dead_messages"] = stages["dead_messages"][:_MAX_RELATED]
         return Evidence(list(changes), stages, read_model, actions[:_MAX_RELATED]), is_complete

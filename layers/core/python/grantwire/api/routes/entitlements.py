@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grantwire.api.responses import Response
-from grantwire.entitlements import PageRequest
+from grantwire.entitlements import ListRequest
 
 if TYPE_CHECKING:
     from grantwire.api.request import Request
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 def list_for_user(request: Request, rt: ApiRuntime) -> Response:
     """List one page with one statement; PostgreSQL builds the JSON."""
-    page = PageRequest.parse(request.path_parameters.get("user_id"), request.query)
-    return Response(200, rt.entitlements.list_for_user(page))
+    asked = ListRequest.parse(request.path_parameters.get("user_id"), request.query)
+    return Response(200, rt.entitlements.list_for_user(asked))
