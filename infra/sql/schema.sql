@@ -1774,8 +1774,8 @@ BEGIN
         UPDATE outbox_events o
            SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
                republication = l.number, last_error = NULL,
-               next_retry_at = moment + CASE WHEN l.number = 1 THEN interval '0'
-                               ELSE least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
+               next_retry_at = CASE WHEN l.number = 1 OR p_backoff = interval '0' THEN l.created_at ELSE
+                   moment + least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
           FROM lost l
          WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
         RETURNING l.*),
