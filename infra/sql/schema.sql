@@ -1394,6 +1394,9 @@ BEGIN
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),
              'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
+             'unchecked_since', rfc3339(coalesce(c.completed_at, (
+                 SELECT o.published_at FROM outbox_events o
+                  WHERE o.published_at IS NOT NULL ORDER BY o.published_at LIMIT 1))),
              'unconfirmed', (listed->>'waiting')::bigint + (listed->>'republished')::bigint + behind.missing,
              'waiting', (listed->>'waiting')::bigint + behind.missing,
              'republished', (listed->>'republished')::bigint,
