@@ -1394,6 +1394,9 @@ BEGIN
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),
              'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
+             'unchecked_since', rfc3339(coalesce(c.completed_at, (
+                 SELECT o.published_at FROM outbox_events o
+                  WHERE o.published_at IS NOT NULL ORDER BY o.published_at LIMIT 1))),
              'unconfirmed', (listed->>'waiting')::bigint + (listed->>'republished')::bigint + behind.missing,
              'waiting', (listed->>'waiting')::bigint + behind.missing,
              'republished', (listed->>'republished')::bigint,
@@ -1774,8 +1777,8 @@ BEGIN
         UPDATE outbox_events o
            SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
                republication = l.number, last_error = NULL,
-               next_retry_at = moment + CASE WHEN l.number = 1 THEN interval '0'
-                               ELSE least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
+               next_retry_at = CASE WHEN l.number = 1 OR p_backoff = interval '0' THEN l.created_at ELSE
+                   moment + least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
           FROM lost l
          WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
         RETURNING l.*),

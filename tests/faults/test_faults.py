@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(1800)
 TIMEOUT_SECONDS = 420.0
 
 TOGETHER = (
-    *("worker", "consumer", "too-old", "transaction", "privilege", "failure", "schema", "read-model", "partitions"),
-    *("client", "unchecked", "relay"),
+    *("worker", "consumer", "too-old", "transaction", "privilege", "failure", "lease", "schema", "read-model"),
+    *("partitions", "client", "unchecked", "relay"),
 )
 OF_MESSAGES = ("circuit", "poison", "command", "receiver")
 OF_SERVERS = ("nats", "stream", "lost", "database")
@@ -40,7 +40,7 @@ def test_faults_of_privileges_rows_schedules_and_the_consumer(
     forget_losses: Callable[[], None],
     console: Operator | None,
 ) -> None:
-    """W1, W3, W4, T10: eleven faults at the same time, and then the relay; everything arrives after the repair."""
+    """W1, W3, W4, T10: twelve faults at the same time, and then the relay; everything arrives after the repair."""
     wait_until_ok(grantwire)
     purchases = [grant(grantwire) for _ in range(3)]
     grantwire.wait_for_state(purchases[-1], "SENT", TIMEOUT_SECONDS)

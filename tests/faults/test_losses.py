@@ -1,7 +1,7 @@
 """W1: whatever the stream loses while changes go on, every change arrives after the repair of NATS (random runs).
 
-The runs on bare workers are many and fast: `python -m tests.support.stream_loss_runs`. These few are on a deployed
-stack, with its schedules and its own patience.
+The runs on bare workers are many and fast: `make check ARGS=losses`. These few are on a deployed stack, with its
+schedules and its own patience.
 """
 
 from __future__ import annotations

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from grantwire.notifications import store as notifications
+from grantwire.notifications.dead_letters import redrive as redrive_notifications
+from grantwire.operations import command_store
+from grantwire.operations.command_store import BatchOutcome
 from grantwire.outbox import store
+from grantwire.outbox.confirmation.store import PutBack, put_back
 from grantwire.outbox.store import redrive
 from grantwire.read_model.summary import Summaries
 from grantwire.validation import PageRequest
-from grantwire.workers.leases import Failure, RetryDecision
+from grantwire.workers.leases import Completion, Failure, RetryDecision
 from tests.integration.test_delivery_claims import NOON, FakeSender, add, deliver
 from tests.support.checks import CheckClient, write_audit, write_entitlement
 from tests.support.client import Client
@@ -140,6 +145,41 @@ def test_first_attempt_of_an_event_is_due(tx: Connection) -> None:
     assert [event.aggregate_version for event in events] == [1, 2, 3]
 
 
+def test_first_attempt_of_an_event_that_was_put_back_is_due(tx: Connection) -> None:
+    """W6, W1: it waits only if it is lost again."""
+    enqueue_many(tx, aggregates=1, each=1)
+    (event,) = store.claim(tx, "first", limit=1, lease=LEASE)
+    store.complete(tx, "first", [Completion(event.event_id, 1)])
+    now = datetime.now(UTC)
+    lost = [(event.event_id, 1)]
+    found = put_back(tx, lost, cause="LOST", oldest=now - timedelta(days=1), backoff=timedelta(minutes=1), now=now)
+    assert found == PutBack(1, 0)
+    (again,) = store.claim(tx, "second", limit=1, lease=LEASE, now=now - timedelta(hours=1))
+    assert (again.event_id, again.republication) == (event.event_id, 1)
+
+
+def test_first_run_of_a_command_is_due(tx: Connection) -> None:
+    """W6, T1: a retry waits for its time, and updated_at never decreases."""
+    tx.execute(
+        "INSERT INTO operator_commands (command_id, kind, arguments, actor, reason, source)"
+        " VALUES (gen_random_uuid(), 'read_model.verify', '{}', 'a', 'r', 's')"
+    )
+    query = "SELECT created_at, updated_at, started_at FROM operator_commands"
+    now = datetime.now(UTC)
+    an_hour_ago = now - timedelta(hours=1)
+    (command,) = command_store.claim(tx, "first", limit=1, lease=LEASE, now=an_hour_ago)
+    created_at, updated_at, started_at = tx.execute(query).fetchone() or ()
+    assert (updated_at, started_at) == (created_at, an_hour_ago)
+    decision = RetryDecision(1, timedelta(minutes=1))
+    command_store.fail(tx, "first", [Failure(command.command_id, decision, "no")], now=an_hour_ago)
+    assert command_store.claim(tx, "second", limit=1, lease=LEASE, now=an_hour_ago) == []
+    assert len(command_store.claim(tx, "second", limit=1, lease=LEASE, now=now)) == 1
+    outcome = BatchOutcome("x")
+    command_store.end_batch(tx, "second", command.command_id, outcome, now=an_hour_ago)
+    command_store.complete(tx, "second", [Completion(command.command_id)], now=an_hour_ago)
+    assert tx.execute("SELECT updated_at FROM operator_commands").fetchone() == (max(updated_at, now),)
+
+
 def test_retry_of_an_event_waits_for_its_time(tx: Connection) -> None:
     """O4, W6: only a first attempt is due whatever the clock says."""
     enqueue_many(tx, aggregates=1, each=1)
@@ -150,13 +190,25 @@ def test_retry_of_an_event_waits_for_its_time(tx: Connection) -> None:
 
 
 def test_first_attempt_of_a_notification_is_due(database_url: str, rows: Rows) -> None:
-    """W6, D1: the next run sends it; a retry waits for its time."""
-    first, retried = add(rows, 2)
-    rows.execute("UPDATE notifications SET attempt_count = 1 WHERE notification_id = %s", (retried,))
+    """W6, D1, Q2: also after a redrive. A retry waits for its time, also if it failed without an attempt."""
+    first, redriven, *waiting = add(rows, 4)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for each, decision in (
+            (redriven, RetryDecision(10, None)),
+            (waiting[0], RetryDecision(1, timedelta(0))),
+            (waiting[1], RetryDecision(0, timedelta(0))),
+        ):
+            connection.execute(
+                "UPDATE notifications SET status = 'PROCESSING', locked_by = 't', locked_at = now(),"
+                " lease_until = now() WHERE notification_id = %s",
+                (each,),
+            )
+            assert notifications.fail(connection, "t", [Failure(each, decision, "no")], now=NOON) == 1
+        assert redrive_notifications(connection, [redriven], NOON + timedelta(minutes=1)) == [redriven]
     sender = FakeSender()
-    assert deliver(database_url, sender, now=NOON - timedelta(hours=1))["sent"] == 1
-    assert sender.sent_ids == [first]
-    assert deliver(database_url, sender)["sent"] == 1
+    assert deliver(database_url, sender, now=NOON - timedelta(hours=1))["sent"] == 2
+    assert set(sender.sent_ids) == {first, redriven}
+    assert deliver(database_url, sender)["sent"] == 2
 
 
 @pytest.mark.parametrize("change", ["worker", "revoke", "extend"])

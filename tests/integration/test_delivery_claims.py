@@ -111,7 +111,8 @@ def test_due_notifications_are_sent_once_longest_due_first(database_url: str, ro
     ids = add(rows, 25)
     (later,) = add(rows)
     rows.execute(
-        "UPDATE notifications SET next_retry_at = %s WHERE notification_id = %s", (NOON + timedelta(seconds=1), later)
+        "UPDATE notifications SET next_retry_at = %s, last_error = 'no' WHERE notification_id = %s",
+        (NOON + timedelta(seconds=1), later),
     )
     sender = FakeSender(lambda n: _expect_processing(rows, n))
     assert deliver(database_url, sender, BATCH_SIZE="10")["sent"] == 25
@@ -340,7 +341,7 @@ def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection
     ids = add(rows, 3)
     for number, notification_id in enumerate(ids):
         rows.execute(
-            "UPDATE notifications SET user_id = %s, next_retry_at = %s WHERE notification_id = %s",
+            "UPDATE notifications SET user_id = %s, next_retry_at = %s, last_error = 'no' WHERE notification_id = %s",
             (f"u_{number}", NOON + timedelta(hours=number), notification_id),
         )
     for number in range(3):

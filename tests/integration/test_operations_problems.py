@@ -207,6 +207,19 @@ def test_transaction_that_stays_open_is_a_problem(ops: OpsClient, database_url: 
     assert "TRANSACTION_OPEN" not in problems(ops, 2 * MINUTE)
 
 
+def test_events_that_were_never_compared_are_a_problem(environ: dict[str, str], ops: OpsClient, rows: Rows) -> None:
+    """W4: since the oldest one, if no check has ended yet; an installation without events has nothing to compare."""
+    assert "EVENTS_UNCHECKED" not in problems(ops, 6 * MINUTE)
+    flow = LossyStream(environ, rows)
+    flow.publish(users=1)
+    flow.bridge()
+    rows.execute("UPDATE outbox_confirmation SET completed_at = NULL, mark = '-infinity'")
+    assert "EVENTS_UNCHECKED" not in problems(ops)
+    found = problems(ops, 4 * MINUTE)["EVENTS_UNCHECKED"]
+    (event,) = rows.execute("SELECT published_at FROM outbox_events").fetchall()
+    assert datetime.fromisoformat(found["since"]) == event["published_at"]
+
+
 DEGRADED = (
     "UPDATE worker_heartbeats SET outcome = 'DEGRADED', error = 'no route', last_success_at = now() WHERE worker = '{}'"
 )

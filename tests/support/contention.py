@@ -1,7 +1,7 @@
 """Clients with batches of the same entitlements, in any order, while all workers run that lock the same rows (W7).
 
-`python -m tests.support.contention 10000` runs so many batches on a PostgreSQL of its own and prints the outcome. The
-test of this name runs a few.
+`make check ARGS=contention` runs 10,000 batches on a PostgreSQL of its own, and its log has the outcome. The test of
+this name runs a few.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from grantwire.entitlements.settings import TimeSettings
 from grantwire.errors import RetryableError
 from grantwire.idempotency import IdempotencySettings
 from grantwire.outbox import store
+from grantwire.outbox.confirmation.store import put_back
 from grantwire.settings import load
 from grantwire.workers.leases import Completion, Failure, RetryDecision
 from infra.local.servers.postgres import UNSAFE, PostgresServer
@@ -50,6 +51,9 @@ USERS = 100
 NEW = 10
 
 _LEASE = timedelta(seconds=30)
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+# The part of its turns in which the confirmation finds nothing that was lost.
+_NOTHING_LOST = 0.8
 # On a busy machine, only a deadlock may end a wait.
 _PATIENT = {**PLAINTEXT, "IDEMPOTENCY_LOCK_WAIT": "20s", "DATABASE_STATEMENT_TIMEOUT": "60s"}
 _DEADLOCKS: LiteralString = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
@@ -78,7 +82,7 @@ class Outcome:
 
 
 def contend(database_url: str, owner_url: str, batches: int, seed: int = 1) -> Outcome:
-    """Run `batches` batches of four clients while relays, expiry, redrive, discard and the sweep work.
+    """Run `batches` batches of four clients while relays, confirmation, expiry, redrive, discard and sweep work.
 
     An error of any of them but RetryableError is raised.
     """
@@ -108,7 +112,7 @@ def contend(database_url: str, owner_url: str, batches: int, seed: int = 1) -> O
                     outcome.statuses[f"worker: {error}"] += 1
                 time.sleep(0.002)
 
-    workers = [_relay] * RELAYS + [_expire, _operate]
+    workers = [_relay] * RELAYS + [_expire, _operate, _put_back]
     with ThreadPoolExecutor(CLIENTS + len(workers)) as pool:
         running = [pool.submit(run_worker, work, number) for number, work in enumerate(workers)]
         clients = [pool.submit(run_client, number) for number in range(CLIENTS)]
@@ -217,6 +221,19 @@ def _operate(connection: Connection, chance: random.Random) -> dict[str, int]:
         "discarded": len(discarded),
         "stuck": store.promote_stuck(connection),
     }
+
+
+def _put_back(connection: Connection, chance: random.Random) -> dict[str, int]:
+    """Put back some of the last published events, as if the stream had lost them."""
+    query = "SELECT event_id::text, stream_sequence FROM outbox_events WHERE published_at IS NOT NULL"
+    events = connection.execute(query + " ORDER BY published_at DESC LIMIT 200").fetchall()
+    if not events or chance.random() < _NOTHING_LOST:
+        return {}
+    lost = chance.sample(events, min(20, len(events)))
+    result = put_back(
+        connection, lost, cause="LOST", oldest=_BEGINNING, backoff=timedelta(0), now=datetime.now(UTC), lock_wait=_LEASE
+    )
+    return {"put back": 0 if result is None else result.put_back}
 
 
 @contextmanager

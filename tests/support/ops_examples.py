@@ -54,6 +54,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "confirmation": {
             "checked_at": AT,
             "checked_seconds_ago": 5.0,
+            "unchecked_since": AT,
             "unconfirmed": 0,
             "waiting": 0,
             "republished": 0,

@@ -1,6 +1,6 @@
 """Randomised runs against a stream that loses messages, on bare workers (W1).
 
-    python -m tests.support.stream_loss_runs --runs 200 --seed 1
+`make check ARGS=losses` makes 200 of them; `--runs`, `--seed` and `--first` choose others.
 
 In each run changes go on while a relay, a bridge and a recorder work, and accidents happen to NATS: its files are cut
 back, the stream is purged, or deleted and created again, messages are deleted or leave by age, the consumer is deleted,

@@ -60,10 +60,14 @@ CHECKS = {
         ),
     ),
 }
-# Only by name, because they take about fifteen minutes.
+# Only by name, because each takes a quarter of an hour or more.
 LONG_CHECKS = {
     # W4: each fault of `make fault` on a deployed stack. It waits for what is late.
     "faults": ("pytest", "-q", "tests/faults"),
+    # W1: 200 random runs on bare workers, in which the stream loses messages.
+    "losses": ("python", "-m", "tests.support.stream_loss_runs"),
+    # W7: contended batches beside all workers.
+    "contention": ("python", "-m", "tests.support.contention", "10000"),
 }
 
 # Most checks keep one core busy. They start in the order above, the short ones first.

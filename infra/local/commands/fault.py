@@ -146,8 +146,15 @@ FAULTS = {
         "a transaction that writes entitlements stays open",
         ("TRANSACTION_OPEN",),
         "find the session with `make doctor`, and end it; the problem is shown after a minute",
-        database.open_transaction,
-        database.end_transaction,
+        database.hold("entitlements"),
+        database.let_go("entitlements"),
+    ),
+    "lease": Fault(
+        "a worker was killed while it executed a command, and a session holds the row, so that no other takes it over",
+        ("LEASES_EXPIRED",),
+        "find the session with `make doctor`, and end it; a worker then executes the command",
+        database.hold("lease"),
+        database.let_go("lease"),
     ),
     "privilege": Fault(
         "expire_entitlements lacks a privilege, so that starts and ends are not recorded",
@@ -198,8 +205,4 @@ FAULTS = {
         database.execute(database.DROP_PARTITIONS),
         database.execute_and_sweep(None),
     ),
-}
-# Problems that no fault makes, and why.
-WITHOUT_FAULT = {
-    "LEASES_EXPIRED": "the next worker takes an expired lease over within a second, so that a person would not see it",
 }

@@ -1,4 +1,4 @@
-"""Faults of PostgreSQL's contents: privileges, rows and partitions, and a transaction that stays open."""
+"""Faults of PostgreSQL's contents: privileges, rows and partitions, and transactions that stay open."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
     Change = Callable[[EmbeddedStack], None]
 
-# Programs that this process has started and must wait for.
-_children: list[Popen[bytes]] = []
+# A statement that waits for a lock holds back those that come later.
+_PATIENCE = "-c lock_timeout=5s"
+# Programs that this process has started and must wait for, by what they hold.
+_children: dict[str, list[Popen[bytes]]] = {}
 # The name of the actor of a command that fails.
 ACTOR = "make fault"
 
@@ -160,35 +162,43 @@ def find_old_event(stack: EmbeddedStack) -> None:
     record.unlink()
 
 
-def open_transaction(stack: EmbeddedStack) -> None:
-    """Start a process with a transaction that writes entitlements and does not end."""
-    url = database.functions_url(stack.database_url, stack.cluster)
-    record = _transaction_record(stack)
-    record.parent.mkdir(parents=True, exist_ok=True)
-    launch = Launch(
-        command=[sys.executable, "-m", "infra.local.faults.open_transaction"],
-        environment={**python_environment(), **PLAINTEXT, "DATABASE_URL": url},
-        log=record.parent / "transaction.log",
-        directory=CHECKOUT,
-    )
-    with defer_interrupts():
-        programs.stop_recorded(record)
-        child = spawn(launch)
-        _children.append(child)
-        process = identify(child.pid)
-        if process is not None:
-            files.write_record(record, process._asdict())
+def hold(what: str) -> Change:
+    """Return a function that starts a process with an open transaction, which holds something (`hold.py`)."""
+
+    def start(stack: EmbeddedStack) -> None:
+        url = database.functions_url(stack.database_url, stack.cluster)
+        record = _program_record(stack, what)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        launch = Launch(
+            command=[sys.executable, "-m", "infra.local.faults.hold", what],
+            environment={**python_environment(), **PLAINTEXT, "DATABASE_URL": url},
+            log=record.parent / "program.log",
+            directory=CHECKOUT,
+        )
+        with defer_interrupts():
+            programs.stop_recorded(record)
+            child = spawn(launch)
+            _children.setdefault(what, []).append(child)
+            process = identify(child.pid)
+            if process is not None:
+                files.write_record(record, process._asdict())
+
+    return start
 
 
-def end_transaction(stack: EmbeddedStack) -> None:
-    """End the process, and so its transaction."""
-    programs.stop_recorded(_transaction_record(stack))
-    while _children:
-        _children.pop().wait()
+def let_go(what: str) -> Change:
+    """Return a function that ends the process, and so its transaction."""
+
+    def end(stack: EmbeddedStack) -> None:
+        programs.stop_recorded(_program_record(stack, what))
+        for child in _children.pop(what, []):
+            child.wait()
+
+    return end
 
 
-def _transaction_record(stack: EmbeddedStack) -> Path:
-    return stack.state / "fault" / "tool.json"  # `make down` ends what a file of this name records
+def _program_record(stack: EmbeddedStack, what: str) -> Path:
+    return stack.state / f"fault-{what}" / "tool.json"  # `make down` ends what a file of this name records
 
 
 def _event_record(stack: EmbeddedStack) -> Path:
@@ -197,8 +207,11 @@ def _event_record(stack: EmbeddedStack) -> Path:
 
 def _execute(stack: EmbeddedStack, statement: LiteralString, parameters: Mapping[str, Any] | None = None) -> list[Any]:
     try:
-        with psycopg.connect(stack.database_url, autocommit=True, connect_timeout=5) as connection:
+        with psycopg.connect(stack.database_url, autocommit=True, connect_timeout=5, options=_PATIENCE) as connection:
             cursor = connection.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
+    except psycopg.errors.LockNotAvailable as error:
+        hint = "Repair the fault `lease` first, or find the session with `make doctor`."
+        raise CommandError("Another session holds a lock that this needs.", hint=hint) from error
     except psycopg.OperationalError as error:
         raise CommandError("PostgreSQL does not respond.", hint="Start it with `make up`.") from error

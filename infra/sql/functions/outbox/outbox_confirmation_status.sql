@@ -2,6 +2,7 @@
 -- cost does not depend on the backlog. enable_seqscan is off for the reason in outbox_enqueue. The inbox is read in LATERAL
 -- with LIMIT or OFFSET: for EXISTS in a list of p_cap rows, the planner would build a hash of the whole inbox.
 --
+-- `unchecked_since` is the time of the last complete check; if there was none, the time of the oldest published event.
 -- `unconfirmed` are published events that are not finished: listed ones, and those behind the mark among the next p_cap
 -- events. If `capped`, more events are behind those that were read. The time of the oldest one is in settled_through.
 CREATE OR REPLACE FUNCTION outbox_confirmation_status(p_cap integer, p_now timestamptz DEFAULT NULL)
@@ -46,6 +47,9 @@ BEGIN
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),
              'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
+             'unchecked_since', rfc3339(coalesce(c.completed_at, (
+                 SELECT o.published_at FROM outbox_events o
+                  WHERE o.published_at IS NOT NULL ORDER BY o.published_at LIMIT 1))),
              'unconfirmed', (listed->>'waiting')::bigint + (listed->>'republished')::bigint + behind.missing,
              'waiting', (listed->>'waiting')::bigint + behind.missing,
              'republished', (listed->>'republished')::bigint,

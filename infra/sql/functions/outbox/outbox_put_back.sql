@@ -9,11 +9,14 @@
 -- listed as TOO_OLD, and is a dead letter for a person. Returns how many events were put back and how many are newly
 -- TOO_OLD.
 --
--- An event that is lost again waits p_backoff, doubled each time, up to ten minutes. The lowest open event of each
--- aggregate becomes the only ready one. So the entitlements are locked first: a change that is not committed may have
--- enqueued an event that is ready, too. Then all events are locked, in the order of aggregate and version, as in every
--- function that closes events (W7, ADR 0041). If they are not free after p_lock_wait_ms, nothing is changed, and the result is
--- NULL. If p_lock_wait_ms is NULL, the settings of the session limit the wait. enable_seqscan is off for the reason in outbox_enqueue.
+-- With the next_retry_at of a new event, an event is due whatever the clock says (W6). One that is lost again waits
+-- p_backoff, doubled each time, up to ten minutes.
+--
+-- The lowest open event of each aggregate becomes the only ready one. So the entitlements are locked first: a change that
+-- is not committed may have enqueued an event that is ready, too. Then all events are locked, in the order of aggregate and
+-- version, as in every function that closes events (W7, ADR 0041). If they are not free after p_lock_wait_ms, nothing is
+-- changed, and the result is NULL. If p_lock_wait_ms is NULL, the settings of the session limit the wait. enable_seqscan is
+-- off for the reason in outbox_enqueue.
 CREATE OR REPLACE FUNCTION outbox_put_back(
     p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamptz,
     p_backoff interval, p_lock_wait_ms integer, p_now timestamptz, OUT put_back integer, OUT too_old integer)
@@ -58,8 +61,8 @@ BEGIN
         UPDATE outbox_events o
            SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
                republication = l.number, last_error = NULL,
-               next_retry_at = moment + CASE WHEN l.number = 1 THEN interval '0'
-                               ELSE least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
+               next_retry_at = CASE WHEN l.number = 1 OR p_backoff = interval '0' THEN l.created_at ELSE
+                   moment + least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
           FROM lost l
          WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
         RETURNING l.*),

@@ -82,8 +82,8 @@ def get_id(notification: Notification) -> UUID:
     return notification.notification_id
 
 
-# A notification that was never tried has the next_retry_at with which it was created. The search is bounded, because
-# many notifications may wait for a retry.
+# A notification that was not tried since it was created or redriven has no error. The search is bounded, because many
+# notifications may wait for a retry.
 _HASTEN = """
 UPDATE notifications
    SET next_retry_at = coalesce(%(now)s::timestamptz, now())
@@ -93,7 +93,7 @@ UPDATE notifications
                   WHERE next_retry_at > coalesce(%(now)s::timestamptz, now())
                   ORDER BY next_retry_at LIMIT 10000) AS waiting
            JOIN notifications n USING (notification_id)
-          WHERE n.status = 'PENDING' AND n.attempt_count = 0 AND n.next_retry_at = n.created_at
+          WHERE n.status = 'PENDING' AND n.attempt_count = 0 AND n.last_error IS NULL
             FOR UPDATE OF n SKIP LOCKED))
 """
 

@@ -97,7 +97,8 @@ ADVICE = {
     ),
     "LEASES_EXPIRED": Advice(
         "Everything. Another worker takes the work over; nothing is done twice.",
-        "grantwire status --watch. If it stays, a worker is killed again and again: see the logs of the workers.",
+        "grantwire status --watch. If it stays, a worker is killed again and again (see the logs of the workers), or a "
+        "session holds the rows: grantwire doctor names it. Runbook: LeasesExpired.",
     ),
     "READ_MODEL_DIFFERS": Advice(
         "Entitlements, checks and notifications. Summaries may be wrong.",

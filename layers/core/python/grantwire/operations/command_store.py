@@ -35,19 +35,21 @@ class ClaimedCommand(NamedTuple):
 
 
 # The oldest command that is due. A command whose lease has expired was interrupted, which counts as a failed attempt.
+# One that never ran is due whatever the clock says, and `updated_at` never decreases, if the clock was set back (W6).
 _CLAIM = """
 UPDATE operator_commands c
    SET status = 'RUNNING', locked_by = %(token)s, locked_at = coalesce(%(now)s::timestamptz, now()),
        lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s,
        started_at = coalesce(c.started_at, %(now)s::timestamptz, now()),
-       updated_at = coalesce(%(now)s::timestamptz, now()),
+       updated_at = greatest(c.updated_at, coalesce(%(now)s::timestamptz, now())),
        attempt_count = c.attempt_count + (c.locked_by IS NOT NULL)::integer,
        last_error = CASE WHEN c.locked_by IS NULL THEN c.last_error
                          ELSE 'interrupted: the lease of ' || c.locked_by || ' expired' END
  WHERE c.command_id = ANY (ARRAY(
          SELECT d.command_id FROM operator_commands d
           WHERE d.finished_at IS NULL
-            AND coalesce(d.lease_until, d.next_run_at) <= coalesce(%(now)s::timestamptz, now())
+            AND coalesce(d.lease_until, CASE WHEN d.started_at IS NULL THEN '-infinity' ELSE d.next_run_at END)
+                <= coalesce(%(now)s::timestamptz, now())
           ORDER BY d.next_run_at, d.command_id
           LIMIT %(limit)s
             FOR UPDATE SKIP LOCKED))
@@ -114,7 +116,7 @@ UPDATE operator_commands c
              FROM jsonb_each_text(%(skipped)s::jsonb) AS s (reason, count)), '{}'),
        result = coalesce(%(result)s::jsonb, c.result), attempt_count = 0, last_error = NULL,
        next_run_at = coalesce(%(now)s::timestamptz, now()) + coalesce(%(delay)s::interval, interval '0'),
-       updated_at = coalesce(%(now)s::timestamptz, now())
+       updated_at = greatest(c.updated_at, coalesce(%(now)s::timestamptz, now()))
  WHERE c.command_id = %(id)s AND c.locked_by = %(token)s AND c.status = 'RUNNING'
 """
 
@@ -135,7 +137,7 @@ def end_batch(
 _COMPLETE = """
 UPDATE operator_commands c
    SET status = 'DONE', finished_at = coalesce(%(now)s::timestamptz, now()),
-       updated_at = coalesce(%(now)s::timestamptz, now()), last_error = NULL, attempt_count = 0,
+       updated_at = greatest(c.updated_at, coalesce(%(now)s::timestamptz, now())), last_error = NULL, attempt_count = 0,
        result = coalesce(c.result, '{}')
                 || CASE WHEN c.kind LIKE 'dead_letters.%%'
                         THEN jsonb_build_object('selected', c.selected, 'done', c.done, 'skipped', c.skipped)
@@ -156,7 +158,8 @@ UPDATE operator_commands c
    SET status = CASE WHEN f.retry_after IS NULL THEN 'FAILED' ELSE c.status END,
        finished_at = CASE WHEN f.retry_after IS NULL THEN coalesce(%(now)s::timestamptz, now()) END,
        next_run_at = coalesce(%(now)s::timestamptz, now()) + coalesce(f.retry_after, interval '0'),
-       attempt_count = f.attempt_count, last_error = f.reason, updated_at = coalesce(%(now)s::timestamptz, now()),
+       attempt_count = f.attempt_count, last_error = f.reason,
+       updated_at = greatest(c.updated_at, coalesce(%(now)s::timestamptz, now())),
        locked_by = NULL, locked_at = NULL, lease_until = NULL
   FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(retries)s::interval[], %(reasons)s::text[])
        AS f (command_id, attempt_count, retry_after, reason)

@@ -183,10 +183,13 @@ def _loss_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iter
         yield Problem(
             "EVENTS_LOST", f"{events} by the stream and published again; {waiting} have not arrived yet", last
         )
-    checked = confirmation["checked_seconds_ago"]
-    if checked is not None and checked > _UNCHECKED_SECONDS + settings.schedule.interval_seconds("relay_outbox"):
-        message = f"published events were last compared with the inbox {count_of(round(checked), 'second')} ago"
-        yield Problem("EVENTS_UNCHECKED", message, confirmation["checked_at"])
+    since = confirmation["unchecked_since"]
+    unchecked = timedelta(0) if since is None else datetime.fromisoformat(status["at"]) - datetime.fromisoformat(since)
+    limit = _UNCHECKED_SECONDS + settings.schedule.interval_seconds("relay_outbox")
+    if unchecked.total_seconds() > limit:
+        seconds = count_of(round(unchecked.total_seconds()), "second")
+        message = f"published events have not been compared with the inbox for {seconds}"
+        yield Problem("EVENTS_UNCHECKED", message, since)
 
 
 def _flow_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[Problem]:
