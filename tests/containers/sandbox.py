@@ -28,8 +28,6 @@ PARAMETERS = {
     "NATS_URL": "NatsUrl",
     "ENTITLEMENT_NATS_SUBJECT": "EventSubject",
     "ENTITLEMENT_NATS_STREAM": "EventStream",
-    "NOTIFICATION_NATS_DURABLE": "EventConsumer",
-    "NOTIFICATION_NATS_ADVISORY_STREAM": "AdvisoryStream",
     "TOKEN_ENVIRONMENT": "TokenEnvironment",
 }
 # The server of `sam local start-api` decodes the path.
@@ -80,6 +78,7 @@ class Sandbox:
     @contextlib.contextmanager
     def _options(self, environ: Mapping[str, str]) -> Iterator[list[str | Path]]:
         parameters = {PARAMETERS[name]: value for name, value in environ.items() if name in PARAMETERS}
+        parameters["Settings"] = f"NOTIFICATION_NATS_DURABLE={environ['NOTIFICATION_NATS_DURABLE']}"
         with self._sam.options(self._engine, {**parameters, **LOCAL}) as options:
             yield options
 

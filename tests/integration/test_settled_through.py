@@ -337,7 +337,7 @@ def test_event_of_a_redriven_notification_counts_by_the_time_of_its_change(
     day = timedelta(days=1)
     rows.execute("UPDATE notifications SET occurred_at = occurred_at - %s", (day,))
     refused = {"NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_URL": "http://127.0.0.1:9/"}
-    keys = {"NOTIFICATION_WEBHOOK_KEYS": "whsec_" + "A" * 43 + "=", "NOTIFICATION_DELIVERY_TUNING": "max-attempts=1"}
+    keys = {"NOTIFICATION_WEBHOOK_KEYS": "whsec_" + "A" * 43 + "=", "NOTIFICATION_DELIVERY_MAX_ATTEMPTS": "1"}
     run({**environ, **refused, **keys}, DeliveryRuntime)
     assert settled(rows)["held_back_by"] is None
     rows.execute("DELETE FROM notifications")

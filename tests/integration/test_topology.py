@@ -290,10 +290,10 @@ def _running(kind: type[WorkerRuntime], environ: dict[str, str]) -> Iterator[Any
 def test_terminated_advisories_can_have_their_own_stream(unconfigured: dict[str, str]) -> None:
     """N2: with the same settings as the other advisories; also if both had one stream before."""
     stream = unconfigured["NOTIFICATION_NATS_ADVISORY_STREAM"]
-    properties = ("stream", f"{stream}_TERMINATED"), ("max-age", "2d")
-    tuning = ",".join(f"terminated-advisory.{name}={value}" for name, value in properties)
+    changed = {"STREAM": f"{stream}_TERMINATED", "MAX_AGE": "2d"}
+    listed = ",".join(f"NOTIFICATION_NATS_TERMINATED_ADVISORY_{name}={value}" for name, value in changed.items())
     configure(unconfigured)
-    configure({**unconfigured, "NOTIFICATION_NATS_TUNING": tuning})
+    configure({**unconfigured, "GRANTWIRE_SETTINGS": listed})
     with jetstream(unconfigured) as (runner, context):
         first = runner.run(context.stream_info(stream)).config
         second = runner.run(context.stream_info(f"{stream}_TERMINATED")).config

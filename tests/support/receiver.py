@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 WEBHOOK_KEY = f"whsec_{base64.b64encode(b'k' * 32).decode()}"
 # A notification that the receiver refuses is a dead letter after a second.
-DELIVERY = "poll-interval=200ms,max-attempts=2,backoff-base=200ms,backoff-min=100ms,backoff-max=500ms"
+DELIVERY = {
+    "NOTIFICATION_DELIVERY_POLL_INTERVAL": "200ms",
+    "NOTIFICATION_DELIVERY_MAX_ATTEMPTS": "2",
+    "NOTIFICATION_DELIVERY_BACKOFF_BASE": "200ms",
+    "NOTIFICATION_DELIVERY_BACKOFF_MIN": "100ms",
+    "NOTIFICATION_DELIVERY_BACKOFF_MAX": "500ms",
+}
 
 
 class Receiver:
@@ -54,7 +60,7 @@ class Receiver:
             "NotificationSender": "webhook",
             "WebhookUrl": self.url,
             "WebhookKeys": WEBHOOK_KEY,
-            "DeliveryTuning": DELIVERY,
+            "Settings": ",".join(f"{name}={value}" for name, value in DELIVERY.items()),
         }
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

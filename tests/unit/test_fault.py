@@ -22,7 +22,11 @@ from tests.support.paths import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEPLOYED = {"NOTIFICATION_SENDER": "log", "NOTIFICATION_DELIVERY_TUNING": "", "DATABASE_URL": "postgresql://secret"}
+DEPLOYED = {
+    "NOTIFICATION_SENDER": "log",
+    "NOTIFICATION_DELIVERY_MAX_ATTEMPTS": "",
+    "DATABASE_URL": "postgresql://secret",
+}
 
 
 class Delivery:

@@ -207,11 +207,11 @@ def test_log_groups_outlive_the_stack() -> None:
 
 
 def test_access_logs_are_on_by_default_with_the_role_that_they_need() -> None:
-    """G7: a parameter switches them off. The role is a setting of the account, so another parameter omits it."""
+    """G7: a parameter switches them off. The role is a setting of the account, which a stack can leave alone."""
     conditions = {
         values: [ConditionEvaluator(TEMPLATE, dict(values)).holds({"Condition": name}) for name in names]
         for names in [("LogsAccess", "CreatesAccessLogRole")]
-        for values in [(), (("AccessLogs", "false"),), (("AccessLogRole", "false"),)]
+        for values in [(), (("AccessLogs", "off"),), (("AccessLogs", "with-existing-role"),)]
     }
     assert list(conditions.values()) == [[True, True], [False, False], [True, False]]
     assert RESOURCES["ApiAccessLogs"]["Condition"] == "LogsAccess"
@@ -316,20 +316,13 @@ def test_debug_route_is_disabled_by_default() -> None:
     assert (parameters["InboxEnabled"]["Default"], parameters["Stage"]["Default"]) == ("false", "prod")
 
 
+@pytest.mark.parametrize("source", ["MigrationDatabase", "ClientsDatabase", "TopologyNats"])
 @pytest.mark.parametrize("url", ["", " ", "postgresql://u@h/d"])
 @pytest.mark.parametrize("arn", ["", "arn:aws:secretsmanager:eu-central-1:1:secret:s"])
-def test_at_most_one_source_of_owner_credentials_is_allowed(url: str, arn: str) -> None:
-    """Without one, migrations use the credentials of the functions."""
-    accepted = _accepts("AtMostOneMigrationSource", MigrationDatabaseUrl=url, MigrationDatabaseSecretArn=arn)
-    assert accepted == (not (url.strip() and arn))
-
-
-@pytest.mark.parametrize("url", ["", " ", "postgresql://u@h/d"])
-@pytest.mark.parametrize("arn", ["", "arn:aws:secretsmanager:eu-central-1:1:secret:s"])
-def test_at_most_one_source_of_credentials_for_clients_is_allowed(url: str, arn: str) -> None:
-    """G3: without one, manage_clients does not start and says why."""
-    accepted = _accepts("AtMostOneClientsSource", ClientsDatabaseUrl=url, ClientsDatabaseSecretArn=arn)
-    assert accepted == (not (url.strip() and arn))
+def test_at_most_one_source_of_optional_credentials_is_allowed(source: str, url: str, arn: str) -> None:
+    """G3: without one, migrations and streams use those of the functions, and manage_clients does not start."""
+    given = {f"{source}Url": url, f"{source}SecretArn": arn}
+    assert _accepts("NothingInClearTextOnAws", **given) == (not (url.strip() and arn))
 
 
 def test_manage_clients_without_credentials_names_the_parameter() -> None:

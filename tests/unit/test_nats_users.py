@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.jetstream.topology import ADVISORY_SUBJECTS, AdvisorySettings
+from grantwire.jetstream.topology import ADVISORY_SUBJECTS, TopologySettings
 from grantwire.settings import variables
 from infra.local.deployment.template import declared_parameters, function_variables, load_template
 from infra.local.servers.nats import NatsUsers
@@ -21,6 +21,7 @@ from infra.local.servers.nats_users import (
     list_users,
     render_accounts,
 )
+from infra.local.stack.streams import topology_variables
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ def test_names_are_those_of_the_template_and_the_settings() -> None:
     """G2: the lists name what the deployed functions use."""
     names, parameters = Names(), declared_parameters()
     assert (names.subject, names.stream) == (parameters["EventSubject"], parameters["EventStream"])
-    assert (names.durable, names.advisory_stream) == (parameters["EventConsumer"], parameters["AdvisoryStream"])
-    defaults = {variable.name: variable.default for variable in variables(AdvisorySettings)}
+    topology = topology_variables({})
+    assert names.advisory_stream == topology["NOTIFICATION_NATS_ADVISORY_STREAM"]
+    defaults = {variable.name: variable.default for variable in variables(TopologySettings)}
+    assert names.durable == defaults["NOTIFICATION_NATS_DURABLE"]
     assert names.recorder_durables == (
         defaults["NOTIFICATION_NATS_ADVISORY_DURABLE"],
         defaults["NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE"],

@@ -240,10 +240,10 @@ def test_invalid_listen_host_is_a_config_error(host: str) -> None:
 
 
 def test_defaults_of_a_group_replace_those_of_its_class() -> None:
-    """D2: delivery is more patient than the relay. Variables and tuning still win."""
+    """D2: delivery is more patient than the relay. Variables and the list still win."""
     environ = {"DATABASE_URL": "postgresql://h/d"}
-    tuning = {"NOTIFICATION_DELIVERY_TUNING": "max-attempts=7"}
-    default, tuned = (load(DeliverySettings, environ | more) for more in ({}, tuning))
+    listed = {"GRANTWIRE_SETTINGS": "NOTIFICATION_DELIVERY_MAX_ATTEMPTS=7"}
+    default, tuned = (load(DeliverySettings, environ | more) for more in ({}, listed))
     assert (default.leases.max_attempts, default.leases.backoff_max) == (300, timedelta(minutes=10))
     assert (tuned.leases.max_attempts, tuned.leases.backoff_max) == (7, timedelta(minutes=10))
     assert {v.name: v.default for v in variables(DeliverySettings)}["NOTIFICATION_DELIVERY_MAX_ATTEMPTS"] == "300"

@@ -187,7 +187,8 @@ def test_rules_accept_or_reject_parameters(parameters: dict[str, str], known: bo
         ({"Ref": "Stage"}, "prod"),
         ({"Fn::If": ["IsLocal", "off", {"Fn::If": ["HasUrl", "url", "verify"]}]}, "verify"),
         ({"Ref": "SomeResource"}, None),
-        ({"Fn::Sub": "${Stage}"}, None),
+        ({"Fn::Sub": "${Stage}_x"}, "prod_x"),
+        ({"Fn::Sub": "${AWS::StackName}-${Stage}"}, None),
     ],
 )
 def test_value_is_text_or_unknown(node: Any, text: str | None) -> None:

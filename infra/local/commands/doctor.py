@@ -17,6 +17,7 @@ from infra.local.doctor.durability import VARIABLE as MONITORING
 from infra.local.doctor.machine import check_machine, check_servers
 from infra.local.doctor.nats import check_nats
 from infra.local.doctor.postgres import check_postgres
+from infra.local.doctor.settings import check_settings
 from infra.local.errors import CommandError
 from infra.local.layer import PLAINTEXT, product_code
 from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
@@ -38,9 +39,14 @@ def doctor(arguments: Sequence[str], progress: Progress) -> int:
     parser = argparse.ArgumentParser(prog="infra.local doctor", epilog=target.EPILOG)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--connections", type=int, default=0, help="connections that a deployment can open")
+    parser.add_argument("--settings", help="check only this value of the parameter Settings")
     options = parser.parse_args(arguments)
     findings = []
-    for finding in _findings(os.environ, progress, options.connections):
+    if options.settings is None:
+        found = _findings(os.environ, progress, options.connections)
+    else:
+        found = _check_settings(options.settings)
+    for finding in found:
         findings.append(finding)
         if not options.json:
             _print(finding, progress)
@@ -66,6 +72,11 @@ def _findings(environ: Mapping[str, str], progress: Progress, connections: int =
         yield from _check_streams(_nats_variables(stack), configure="make up", is_local=True)
     if stack.aws.is_alive():
         yield from check_local_deployment(stack)
+
+
+def _check_settings(value: str) -> Iterator[Finding]:
+    with product_code():
+        yield from check_settings(value)
 
 
 def _check_named_servers(environ: Mapping[str, str], connections: int) -> Iterator[Finding]:

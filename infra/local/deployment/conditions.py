@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from infra.local.deployment.template import parameter_defaults
@@ -27,7 +28,7 @@ class ConditionEvaluator:
         return node
 
     def text(self, node: Any) -> str | None:
-        """Return the value of a literal, a `Ref` to a parameter, an `Fn::FindInMap` or `Fn::If` of these; or None."""
+        """Return the value of a literal, a `Ref`, `Fn::Sub`, `Fn::FindInMap` or `Fn::If` of parameters; or None."""
         node = self.choose(node)
         if isinstance(node, bool):
             return str(node).lower()
@@ -37,7 +38,16 @@ class ConditionEvaluator:
             name, *keys = node["Fn::FindInMap"]
             first, second = map(self.text, keys)
             return self.text(self._mappings[name][first][second])
+        if isinstance(node, dict) and isinstance(node.get("Fn::Sub"), str):
+            return self._substituted(node["Fn::Sub"])
         return self._values.get(node["Ref"]) if isinstance(node, dict) and "Ref" in node else None
+
+    def _substituted(self, text: str) -> str | None:
+        """Return a text with the values of its parameters; None if it names anything else, such as a resource."""
+        names = set(re.findall(r"\$\{([^}]+)\}", text))
+        if not names <= self._values.keys():
+            return None
+        return re.sub(r"\$\{([^}]+)\}", lambda match: self._values[match[1]], text)
 
     def holds(self, expression: Any) -> bool:
         """Return whether a condition, or the assertion of a rule, is true."""

@@ -33,11 +33,11 @@ _UNREACHABLE = {
 }
 # A notification is a dead letter after two attempts, and the circuit never opens.
 REFUSING = _UNREACHABLE | {
-    "NOTIFICATION_DELIVERY_TUNING": "max-attempts=2",
+    "NOTIFICATION_DELIVERY_MAX_ATTEMPTS": "2",
     "NOTIFICATION_SENDER_BREAKER_FAILURES": "0",
 }
 # The circuit opens after two attempts, and no notification is a dead letter.
-AWAY = _UNREACHABLE | {"NOTIFICATION_DELIVERY_TUNING": "", "NOTIFICATION_SENDER_BREAKER_FAILURES": "2"}
+AWAY = _UNREACHABLE | {"NOTIFICATION_DELIVERY_MAX_ATTEMPTS": "", "NOTIFICATION_SENDER_BREAKER_FAILURES": "2"}
 
 
 def change_function(stack: DeployedStack, function: str, variables: Mapping[str, str]) -> None:

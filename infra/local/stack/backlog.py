@@ -10,8 +10,7 @@ import nats.errors
 import nats.js.errors
 import psycopg
 
-from infra.local.deployment.template import declared_parameters
-from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
+from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS, Names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,13 +76,12 @@ def print_backlog(backlog: Mapping[str, Any], progress: Progress) -> None:
 
 
 async def _consumer_lag(url: str) -> str:
-    parameters = declared_parameters()
     try:
         client = await nats.connect(url, allow_reconnect=False, connect_timeout=2, inbox_prefix=INBOX_PREFIXES[WORKERS])
     except (OSError, TimeoutError, nats.errors.Error) as error:
         return f"unknown: {error!r}"
     try:
-        consumer = await client.jetstream().consumer_info(parameters["EventStream"], parameters["EventConsumer"])
+        consumer = await client.jetstream().consumer_info(Names().stream, Names().durable)
     except nats.js.errors.NotFoundError:
         return "no consumer yet"
     finally:

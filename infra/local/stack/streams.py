@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infra.local.deployment.template import declared_parameters
+from infra.local.deployment.conditions import ConditionEvaluator
+from infra.local.deployment.template import function_variables, load_template
 from infra.local.layer import PLAINTEXT, product_code
 from infra.local.servers.nats_users import INBOX_PREFIXES, TOPOLOGY
 
@@ -12,23 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# The parameter of the template behind each variable of configure_streams.
-PARAMETERS = {
-    "ENTITLEMENT_NATS_SUBJECT": "EventSubject",
-    "ENTITLEMENT_NATS_STREAM": "EventStream",
-    "ENTITLEMENT_NATS_REPLICAS": "EventStreamReplicas",
-    "ENTITLEMENT_NATS_READERS": "ReaderConsumers",
-    "NOTIFICATION_NATS_STREAM": "EventStream",
-    "NOTIFICATION_NATS_DURABLE": "EventConsumer",
-    "NOTIFICATION_NATS_ADVISORY_STREAM": "AdvisoryStream",
-    "NOTIFICATION_RETENTION_RETENTION_DAYS": "RetentionDays",
-}
+FUNCTION = "ConfigureStreamsFunction"
 
 
 def topology_variables(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with the names and limits of streams and consumers, as the template and `parameters` say."""
-    values = {**declared_parameters(), **parameters}
-    return {variable: values[parameter] for variable, parameter in PARAMETERS.items()}
+    """Return the variables of configure_streams about streams and consumers, for the parameters of a stack."""
+    template = load_template()
+    evaluate = ConditionEvaluator(template, parameters).text
+    return {
+        name: evaluate(value) or ""
+        for name, value in function_variables(template)[FUNCTION].items()
+        if name.startswith(("ENTITLEMENT_", "NOTIFICATION_")) or name == "GRANTWIRE_SETTINGS"
+    }
 
 
 def configure_streams(url: str, parameters: Mapping[str, str]) -> dict[str, Any]:

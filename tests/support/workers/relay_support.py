@@ -48,7 +48,7 @@ def worker_environ(database_url: str, nats_url: str) -> dict[str, str]:
         "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
         "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
         "NOTIFICATION_NATS_DURABLE": "bridge",
-        "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
+        "NOTIFICATION_NATS_ADVISORY_STREAM": f"EVENTS_{name}_ADVISORIES",  # as in the template
     }
 
 

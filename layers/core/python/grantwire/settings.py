@@ -10,7 +10,7 @@ A group of settings declares its variables. The settings of a function are compo
 
 Defaults have the form of an environment variable and are parsed like one. An empty variable counts as missing, because
 the template sets an empty variable where its parameter is empty. A group may define `problems()` to check rules that
-involve several variables, and declare a `tuning` variable, which sets several of its variables. These are plain
+involve several variables. The variable GRANTWIRE_SETTINGS is a list that sets other variables. These are plain
 dataclasses because pydantic-settings would add about 0.1 s to a cold start.
 """
 
@@ -22,12 +22,16 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from grantwire.adjustable import ADJUSTABLE
 from grantwire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
+
+# The variable with a list of other variables: the parameter `Settings` of the template.
+LIST = "GRANTWIRE_SETTINGS"
 
 _SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -56,35 +60,6 @@ def setting(
 ) -> Any:
     """Declare a field that is read from the variable `name`; required unless it has a default or is optional."""
     return field(repr=not secret, metadata={"variable": Variable(name, parse, default, optional, secret)})
-
-
-def tuning(name: str, *properties: str) -> Any:
-    """Declare a field that sets other variables of its group and of the groups inside it.
-
-    Its variable has the form `backoff-base=2s,batch-size=100`. The names are the ends of the properties in the
-    requirements: `backoff-base` in ENTITLEMENT_OUTBOX_TUNING sets ENTITLEMENT_OUTBOX_BACKOFF_BASE, which is then parsed
-    and checked as usual. A variable that is set by itself has priority.
-    """
-    variable = Variable(name, _property_list(name.removesuffix("TUNING"), properties), None, optional=True)
-    return field(default=None, kw_only=True, metadata={"variable": variable, "tuning": True})
-
-
-def _property_list(prefix: str, properties: Sequence[str]) -> Callable[[str], dict[str, str]]:
-    """Return a parser for a list of properties, which returns the value of each variable."""
-    names = {name: prefix + re.sub("[-.]", "_", name).upper() for name in properties}
-
-    def parse(value: str) -> dict[str, str]:
-        parsed: dict[str, str] = {}
-        for item in value.split(","):
-            name, _, setting_value = (part.strip() for part in item.partition("="))
-            if name not in names or not setting_value or names[name] in parsed:
-                raise ValueError(
-                    f"must be name=value, separated by commas, each once; the names are {', '.join(names)}"
-                )
-            parsed[names[name]] = setting_value
-        return parsed
-
-    return parse
 
 
 def group(settings_class: type[T], *, prefix: str = "", defaults: Mapping[str, str] = MappingProxyType({})) -> T:
@@ -116,10 +91,33 @@ class _Group:
 def load(settings_class: type[T], environ: Mapping[str, str]) -> T:
     """Return an instance of `settings_class` read from `environ`; raise one ConfigError that names every problem."""
     problems: list[str] = []
-    loaded = _load_group(_Group(settings_class, "", {}), environ, problems)
+    loaded = _load_group(_Group(settings_class, "", {}), _with_list(environ, problems), problems)
     if problems or loaded is None:
         raise ConfigError(problems)
     return cast("T", loaded)
+
+
+def parse_list(value: str) -> dict[str, str]:
+    """Parse GRANTWIRE_SETTINGS, `NAME=value` separated by commas; raise ValueError if a name is not adjustable."""
+    parsed: dict[str, str] = {}
+    for item in value.split(",") if value.strip() else ():
+        name, _, setting_value = (part.strip() for part in item.partition("="))
+        if not name or not setting_value or name in parsed:
+            raise ValueError(f"must be NAME=value, separated by commas, each name once, not {item.strip()!r}")
+        if name not in ADJUSTABLE:
+            raise ValueError(f"cannot set {name!r}: docs/settings.md has the names that it can set")
+        parsed[name] = setting_value
+    return parsed
+
+
+def _with_list(environ: Mapping[str, str], problems: list[str]) -> Mapping[str, str]:
+    """Add the variables of GRANTWIRE_SETTINGS. A variable that is set by itself has priority, unless it is empty."""
+    try:
+        listed = parse_list(environ.get(LIST, ""))
+    except ValueError as error:
+        problems.append(f"{LIST} {error}")
+        return environ
+    return listed | {name: value for name, value in environ.items() if name not in listed or value.strip()}
 
 
 def variables(settings_class: type) -> Iterator[Variable[Any]]:
@@ -140,13 +138,6 @@ def _load_group(settings: _Group, environ: Mapping[str, str], problems: list[str
     problems_before = len(problems)
     values: dict[str, Any] = {}
     for item in fields(settings.settings_class):
-        if "tuning" in item.metadata:
-            values[item.name] = _read_variable(settings.variable(item.metadata["variable"]), environ, problems)
-            tuned = {settings.prefix + name: value for name, value in (values[item.name] or {}).items()}
-            environ = tuned | {name: value for name, value in environ.items() if value.strip()}
-    for item in fields(settings.settings_class):
-        if item.name in values:
-            continue
         if "group" in item.metadata:
             values[item.name] = _load_group(item.metadata["group"].within(settings), environ, problems)
         else:

@@ -54,8 +54,8 @@ def doctor(
     With --stack-name: the stack on AWS. For every installation: its API and its status. With DATABASE_URL and
     NATS_URL, a checkout checks these servers instead of its own. The exit code is 1 if there are problems.
 
-    With --before-deploy: quotas, subnets, endpoints and secrets of an AWS account, and with DATABASE_URL and NATS_URL
-    whether these servers fit the deployment. It changes nothing.
+    With --before-deploy: quotas, subnets, endpoints and secrets of an AWS account, and in a checkout the settings in
+    the parameter Settings and, with DATABASE_URL and NATS_URL, whether these servers fit. It changes nothing.
     """
     findings = []
     found = _before_deploy(session, parameter_overrides) if before_deploy else _findings(session)
@@ -101,6 +101,8 @@ def _before_deploy(session: Session, overrides: str) -> Iterator[Finding]:
             yield from check_before_deploy(lambda service: client(service, selection.region), plan)
     except CommandError as error:
         yield problem("account", str(error), error.hint or "aws sts get-caller-identity")
+    if settings := plan.parameters.get("Settings"):
+        yield from _check_checkout(session, "--settings", settings)
     if any(os.environ.get(name) for name in SERVERS):
         servers = _check_checkout(session, "--connections", str(plan.connections if plan.api_concurrency else 0))
         yield from (finding for finding in servers if finding.check not in MADE_LATER)

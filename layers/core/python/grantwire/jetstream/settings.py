@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import timedelta
 
-# The properties in ENTITLEMENT_NATS_TUNING and NOTIFICATION_NATS_TUNING.
-EVENT_STREAM_PROPERTIES = ("duplicate-window", "max-age")
-EVENT_CONSUMER_PROPERTIES = (
-    *("ack-wait", "max-deliver", "fetch", "advisory.durable", "advisory.max-age"),
-    *("terminated-advisory.stream", "terminated-advisory.durable", "terminated-advisory.max-age"),
-)
-
 _DEFAULT_PORT = 4222
 _INBOX_PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _URLS_ERROR = "must be nats:// or tls:// URLs, separated by commas, with the same percent-encoded credentials"

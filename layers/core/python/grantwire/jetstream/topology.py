@@ -23,12 +23,11 @@ from nats.js.errors import BadRequestError as JetStreamBadRequestError
 from nats.js.errors import NotFoundError as JetStreamNotFoundError
 
 from grantwire.errors import TopologyError
-from grantwire.jetstream.settings import EVENT_CONSUMER_PROPERTIES, EVENT_STREAM_PROPERTIES
 from grantwire.observability import logger
-from grantwire.settings import duration, group, integer, setting, text, tuning
+from grantwire.settings import duration, group, integer, setting, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from nats.js import JetStreamContext
 
@@ -68,7 +67,7 @@ class ConsumerSettings:
     """The bridge's consumer of the event stream."""
 
     stream: str = setting("NOTIFICATION_NATS_STREAM", text)
-    durable: str = setting("NOTIFICATION_NATS_DURABLE", text)
+    durable: str = setting("NOTIFICATION_NATS_DURABLE", text, default="grantwire-bridge")
     ack_wait: timedelta = setting("NOTIFICATION_NATS_ACK_WAIT", duration(low="100ms", high="1h"), default="30s")
     max_deliver: int = setting("NOTIFICATION_NATS_MAX_DELIVER", integer(low=1, high=1000), default="5")
     fetch: int = setting("NOTIFICATION_NATS_FETCH", integer(low=1, high=5000), default="200")
@@ -129,8 +128,6 @@ class TopologySettings:
     consumer: ConsumerSettings = group(ConsumerSettings)
     advisories: AdvisorySettings = group(AdvisorySettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
-    events_tuned: Mapping[str, str] | None = tuning("ENTITLEMENT_NATS_TUNING", *EVENT_STREAM_PROPERTIES)
-    consumer_tuned: Mapping[str, str] | None = tuning("NOTIFICATION_NATS_TUNING", *EVENT_CONSUMER_PROPERTIES)
 
     def problems(self) -> Iterator[str]:
         """Yield contradictions: the inbox must remember an event for longer than the stream can deliver it."""

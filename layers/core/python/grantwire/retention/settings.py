@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from grantwire.jetstream.settings import EVENT_STREAM_PROPERTIES
-from grantwire.settings import duration, flag, integer, setting, tuning
+from grantwire.settings import duration, flag, integer, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,6 @@ class RetentionSettings:
     locks: timedelta = setting("IDEMPOTENCY_LOCKS_RETENTION", duration(), default="7d")
     batch_size: int = setting("RETENTION_BATCH_SIZE", integer(low=1, high=20_000), default="10000")
     stream_max_age: timedelta = setting("ENTITLEMENT_NATS_MAX_AGE", duration(low="1m"), default="14d")
-    stream_tuned: Mapping[str, str] | None = tuning("ENTITLEMENT_NATS_TUNING", *EVENT_STREAM_PROPERTIES)
 
     def problems(self) -> Iterator[str]:
         """Yield a problem if the inbox can forget an event that the stream can still deliver."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from grantwire.errors import LeaseLostError, RetryableError
 from grantwire.observability import MetricUnit, logger, metrics
-from grantwire.settings import duration, integer, number, setting, tuning
+from grantwire.settings import duration, integer, number, setting
 from grantwire.workers.isolation import write_isolated
 from grantwire.workers.loop import reconnect_delays
 from grantwire_idempotency import Backoff
@@ -59,11 +59,6 @@ class LeaseSettings:
     backoff_min: timedelta = setting("BACKOFF_MIN", duration(low="0s", high="1h"), default="0s")
     backoff_jitter_min: float = setting("BACKOFF_JITTER_MIN", number(low=0, high=10), default="0.5")
     backoff_jitter_max: float = setting("BACKOFF_JITTER_MAX", number(low=0, high=10), default="1.5")
-    tuned: Mapping[str, str] | None = tuning(
-        "TUNING",
-        *("poll-interval", "batch-size", "lease", "max-attempts"),
-        *("backoff-base", "backoff-max", "backoff-min", "backoff-jitter-min", "backoff-jitter-max"),
-    )
 
     def problems(self) -> Iterator[str]:
         """Yield a problem for each lower bound that exceeds its upper bound."""

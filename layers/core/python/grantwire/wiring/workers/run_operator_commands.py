@@ -35,7 +35,7 @@ class OperatorCommandsSettings:
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
-    leases: LeaseSettings = group(LeaseSettings, prefix="OPERATOR_COMMAND_")
+    leases: LeaseSettings = group(LeaseSettings, prefix="OPERATOR_COMMAND_", defaults={"POLL_INTERVAL": "1s"})
     times: TimeSettings = group(TimeSettings)
     schedule: ScheduleSettings = group(ScheduleSettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
