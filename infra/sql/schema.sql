@@ -1428,42 +1428,22 @@ CREATE FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with t
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    with_successors boolean := false;
-    promoting       boolean;
-    lost            uuid[];
-    ids             uuid[];
-    keys            text[];
+    lost uuid[];
+    ids  uuid[];
+    keys text[];
 BEGIN
+    PERFORM outbox_lock_entitlements(p_event_ids);
     lost := ARRAY(SELECT u.event_id FROM outbox_unconfirmed u
                    WHERE u.event_id = ANY (p_event_ids) AND u.state = 'TOO_OLD');
-    LOOP
-        promoting := false;
-        BEGIN
-            IF with_successors THEN
-                PERFORM outbox_lock_closed(p_event_ids);
-            END IF;
-            PERFORM 1 FROM outbox_events o
-             WHERE o.event_id = ANY (p_event_ids)
-               AND (o.status = 'FAILED' OR (o.status = 'PUBLISHED' AND o.event_id = ANY (lost)))
-             ORDER BY o.aggregate_key, o.aggregate_version
-               FOR UPDATE;
-            WITH discarded AS (
-                UPDATE outbox_events o
-                   SET status = 'DISCARDED', discarded_at = coalesce(p_now, now()), published_at = NULL
-                 WHERE o.event_id = ANY (p_event_ids)
-                   AND (o.status = 'FAILED' OR (o.status = 'PUBLISHED' AND o.event_id = ANY (lost)))
-                RETURNING o.event_id, o.aggregate_key)
-            SELECT array_agg(d.event_id), array_agg(DISTINCT d.aggregate_key) INTO ids, keys FROM discarded d;
-            promoting := true;
-            PERFORM outbox_promote(keys);
-            EXIT;
-        EXCEPTION WHEN lock_not_available THEN
-            IF NOT promoting THEN
-                RAISE;
-            END IF;
-            with_successors := true;
-        END;
-    END LOOP;
+    PERFORM outbox_lock_closed(p_event_ids);
+    WITH discarded AS (
+        UPDATE outbox_events o
+           SET status = 'DISCARDED', discarded_at = coalesce(p_now, now()), published_at = NULL
+         WHERE o.event_id = ANY (p_event_ids)
+           AND (o.status = 'FAILED' OR (o.status = 'PUBLISHED' AND o.event_id = ANY (lost)))
+        RETURNING o.event_id, o.aggregate_key)
+    SELECT array_agg(d.event_id), array_agg(DISTINCT d.aggregate_key) INTO ids, keys FROM discarded d;
+    PERFORM outbox_promote(keys);
     DELETE FROM outbox_unconfirmed u
      WHERE u.event_id = ANY (ARRAY(
            SELECT x.event_id FROM outbox_unconfirmed x
@@ -1545,16 +1525,29 @@ CREATE FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) RETURNS void
 BEGIN
     PERFORM FROM outbox_events o
       WHERE o.event_id = ANY (p_event_ids || ARRAY(
-            SELECT next.event_id
+            SELECT near.event_id
               FROM outbox_events c
              CROSS JOIN LATERAL (
-                   SELECT n.event_id FROM outbox_events n
+                  (SELECT n.event_id FROM outbox_events n
                     WHERE n.aggregate_key = c.aggregate_key AND n.aggregate_version > c.aggregate_version
                       AND n.published_at IS NULL AND n.discarded_at IS NULL
-                    ORDER BY n.aggregate_version LIMIT 1) AS next
+                    ORDER BY n.aggregate_version LIMIT 1)
+                   UNION ALL
+                   SELECT b.event_id FROM outbox_events b
+                    WHERE b.aggregate_key = c.aggregate_key AND b.aggregate_version < c.aggregate_version
+                      AND b.published_at IS NULL AND b.discarded_at IS NULL) AS near
              WHERE c.event_id = ANY (p_event_ids)))
       ORDER BY o.aggregate_key, o.aggregate_version
         FOR UPDATE;
+END
+$$;
+CREATE FUNCTION public.outbox_lock_entitlements(p_event_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM entitlements_lock(
+        array_agg(o.payload->>'user_id'), array_agg(o.payload->>'stock_keeping_unit'), NULL, NULL)
+       FROM outbox_events o WHERE o.event_id = ANY (p_event_ids);
 END
 $$;
 CREATE FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
@@ -1818,13 +1811,12 @@ DECLARE
     ids  uuid[];
     keys text[];
 BEGIN
-    SELECT array_agg(o.event_id) AS ids, array_agg(o.stream_sequence) AS sequences,
-           array_agg(o.payload->>'user_id') AS user_ids, array_agg(o.payload->>'stock_keeping_unit') AS skus
+    PERFORM outbox_lock_entitlements(p_event_ids);
+    SELECT array_agg(o.event_id) AS ids, array_agg(o.stream_sequence) AS sequences
       INTO lost
       FROM outbox_unconfirmed u
       JOIN outbox_events o ON o.event_id = u.event_id
      WHERE u.event_id = ANY (p_event_ids) AND u.state = 'TOO_OLD' AND o.status = 'PUBLISHED';
-    PERFORM entitlements_lock(lost.user_ids, lost.skus, NULL, NULL);
     PERFORM FROM outbox_events o
       WHERE o.event_id = ANY (lost.ids || ARRAY(
             SELECT x.event_id FROM outbox_events e
@@ -3347,6 +3339,8 @@ REVOKE ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], 
 GRANT ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone, p_sequences bigint[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_lock_entitlements(p_event_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_lock_entitlements(p_event_ids uuid[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_oldest_unconfirmed(p_cap integer) FROM PUBLIC;

@@ -71,6 +71,18 @@ class Operator:
         self.page.get_by_label("Token").fill(token)
         self.page.keyboard.press("Enter")
 
+    def creates_client(self, name: str) -> str:
+        """Create a client that may read the status, on the page of clients, and return its token."""
+        self.presses("Create client")
+        dialog = self.page.locator("dialog")
+        dialog.get_by_label("Name", exact=True).fill(name)
+        dialog.get_by_label("ops:read").check()
+        self.gives_reason("a dashboard")
+        self.presses("Create client", within="dialog form")
+        token = self.page.locator("#issued-token").inner_text()
+        self.presses("I have stored it")
+        return token
+
     def sees(self, text: str, within: str = "main") -> Locator:
         """Wait until a text is visible, and return where."""
         found = self.page.locator(within).get_by_text(text).first

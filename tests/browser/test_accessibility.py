@@ -72,7 +72,8 @@ def test_focus_returns_to_a_button_that_was_drawn_again(operator: Operator) -> N
     page = operator.page
     page.clock.install()
     operator.visit("clients")
-    button = page.get_by_role("button", name="Limits development")
+    operator.creates_client("screen")
+    button = page.get_by_role("button", name="Limits screen")
     button.press("Enter")
     expect(page.locator("dialog")).to_be_visible()
     before = button.element_handle()

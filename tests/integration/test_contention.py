@@ -15,3 +15,4 @@ def test_contended_batches_and_workers_never_deadlock(database_url: str, owner_u
     assert outcome.statuses.keys() <= {"200", "409", "BadRequestError"}
     assert outcome.worked["published"] > 0
     assert outcome.worked["put back"] > 0
+    assert outcome.worked["stuck"] == 0

@@ -333,6 +333,40 @@ def test_redrive_locks_lost_and_failed_events_in_order(
         assert set(running.result(timeout=30)) == {ids[1], ids[2], ids[3]}
 
 
+@pytest.mark.parametrize("act", [store.redrive, store.discard], ids=["redrive", "discard"])
+def test_action_on_a_failed_event_sees_an_earlier_one_put_back(
+    session: Connection, database_url: str, rows: Rows, act: Callable[[Connection, list[UUID]], list[UUID]]
+) -> None:
+    """W1, O8: although a relay publishes the earlier one before the action commits, no event waits for ever."""
+    first, failed, _ = (enqueue(rows, "a/item1", version, user_id="a") for version in (1, 2, 3))
+    (event,) = store.claim(session, TOKEN, limit=1, lease=timedelta(seconds=30))
+    store.complete(session, TOKEN, [Completion(event.event_id, 1)])
+    rows.execute("UPDATE outbox_events SET status = 'FAILED', ready = false WHERE event_id = %s", (failed,))
+    rows.execute("UPDATE outbox_events SET created_at = %s", (NOON,))
+    with (
+        psycopg.connect(database_url) as other,
+        psycopg.connect(database_url) as operator,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        _put_back(other, [first])
+        running = pool.submit(act, operator, [failed])
+        until("it ends or waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
+        other.commit()
+        assert running.result(timeout=30) == [failed]
+        _publish_all(session)
+        operator.commit()
+    _publish_all(session)
+    assert (
+        rows.execute("SELECT FROM outbox_events WHERE published_at IS NULL AND discarded_at IS NULL").fetchall() == []
+    )
+
+
+def _publish_all(session: Connection) -> None:
+    """Publish events until none can be claimed, as a relay does."""
+    while claimed := store.claim(session, TOKEN, limit=9, lease=timedelta(seconds=30)):
+        store.complete(session, TOKEN, [Completion(event.event_id, 1) for event in claimed])
+
+
 def test_event_that_appears_behind_a_closing_one_is_locked_in_its_turn(
     session: Connection, database_url: str, owner_url: str, rows: Rows
 ) -> None:

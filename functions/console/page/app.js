@@ -122,7 +122,15 @@ function showTop(page) {
     environment && signOutTool(),
   );
   top.replaceChildren(h("div", { class: "top-row" }, brand, tools), session.token ? navigation : "");
-  navigation.querySelector("[aria-current]")?.scrollIntoView?.({ block: "nearest", inline: "center" });
+  scrollToCurrent(navigation);
+}
+
+/** Show the current page on a narrow screen. scrollIntoView would also let Tab begin there, after the skip link. */
+function scrollToCurrent(navigation) {
+  const current = navigation.querySelector("[aria-current]")?.getBoundingClientRect();
+  if (!current) return;
+  const visible = navigation.getBoundingClientRect();
+  navigation.scrollLeft += current.left - visible.left - (visible.width - current.width) / 2;
 }
 
 function refreshTool() {

@@ -1,12 +1,11 @@
 -- Publishes those of the events again that are FAILED, or lost and TOO_OLD, and returns the ids of these events (Q2).
 --
--- The attempts of a FAILED event are reset. The open events before it are locked first, in the order of aggregate and
--- version (W7). Otherwise a relay could close such an event while this one is still FAILED, and would not promote it. The
+-- The attempts of a FAILED event are reset. The entitlements are locked first, because an earlier event could be put back
+-- meanwhile (outbox_put_back), and then the open events before it, in the order of aggregate and version (W7). Otherwise a relay could close such an event while this one is still FAILED, and would not promote it. The
 -- event that outbox_promote marks is one of those that are locked. With the next_retry_at of a new event, it is due
 -- whatever the clock says (W6).
 --
--- A lost event is put back at once (outbox_put_back), although it could take effect twice: an operator decided so. The
--- locks that this needs come first, the entitlements before any event.
+-- A lost event is put back at once, although it could take effect twice: an operator decided so.
 CREATE OR REPLACE FUNCTION outbox_redrive(p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
 RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -14,13 +13,12 @@ DECLARE
     ids  uuid[];
     keys text[];
 BEGIN
-    SELECT array_agg(o.event_id) AS ids, array_agg(o.stream_sequence) AS sequences,
-           array_agg(o.payload->>'user_id') AS user_ids, array_agg(o.payload->>'stock_keeping_unit') AS skus
+    PERFORM outbox_lock_entitlements(p_event_ids);
+    SELECT array_agg(o.event_id) AS ids, array_agg(o.stream_sequence) AS sequences
       INTO lost
       FROM outbox_unconfirmed u
       JOIN outbox_events o ON o.event_id = u.event_id
      WHERE u.event_id = ANY (p_event_ids) AND u.state = 'TOO_OLD' AND o.status = 'PUBLISHED';
-    PERFORM entitlements_lock(lost.user_ids, lost.skus, NULL, NULL);
     PERFORM FROM outbox_events o
       WHERE o.event_id = ANY (lost.ids || ARRAY(
             SELECT x.event_id FROM outbox_events e
