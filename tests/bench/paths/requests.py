@@ -92,7 +92,15 @@ def replay_script() -> str:
 
 def query_script() -> str:
     """Return the SELECT of a query as a pgbench script."""
-    arguments = {"user_id": "('q_' || :number)", "limit": "1000", "after": "''", "grace": "interval '0'"}
+    arguments = {
+        "user_id": "('q_' || :number)",
+        "limit": "1000",
+        "after": "''",
+        "prefix": "''",
+        "status": "NULL",
+        "examined": "1001",
+        "grace": "interval '0'",
+    }
     return f"\\set number random(0, {USERS - 1})\n" + fill_in(LIST, arguments) + ";"
 
 
