@@ -1,3 +1,64 @@
+CREATE TYPE public.entitlement_change AS (
+	operation_id uuid,
+	operation text,
+	user_id text,
+	stock_keeping_unit text,
+	reason text,
+	purchase_id text,
+	starts_at timestamp with time zone,
+	expires_at timestamp with time zone,
+	caller text,
+	trace_id text,
+	source_address inet,
+	correlation_id text
+);
+CREATE TABLE public.entitlements (
+    user_id text NOT NULL COLLATE pg_catalog."C",
+    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
+    status text NOT NULL,
+    version bigint NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    purchase_id text,
+    start_pending boolean DEFAULT false NOT NULL,
+    expiring_pending boolean DEFAULT false NOT NULL,
+    CONSTRAINT entitlements_expired CHECK (((status <> 'EXPIRED'::text) OR (expires_at IS NOT NULL))),
+    CONSTRAINT entitlements_pending CHECK ((((NOT start_pending) OR ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL) AND (purchase_id IS NOT NULL))) AND ((NOT expiring_pending) OR ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL) AND (purchase_id IS NOT NULL))))),
+    CONSTRAINT entitlements_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
+    CONSTRAINT entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
+    CONSTRAINT entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
+    CONSTRAINT entitlements_times CHECK ((expires_at > starts_at)),
+    CONSTRAINT entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
+    CONSTRAINT entitlements_version CHECK ((version >= 1))
+)
+WITH (fillfactor='80');
+COMMENT ON COLUMN public.entitlements.status IS 'The recorded status. Readers use the SQL function entitlement_state.';
+CREATE FUNCTION public.announce(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    change  entitlement_change;
+    changed entitlements;
+BEGIN
+    UPDATE entitlements e
+       SET status           = CASE p_operation WHEN 'EXPIRE' THEN 'EXPIRED' ELSE e.status END,
+           version          = e.version + 1,
+           updated_at       = greatest(p_now, e.updated_at + interval '1 microsecond'),
+           start_pending    = e.start_pending AND p_operation = 'EXPIRING',
+           expiring_pending = e.expiring_pending AND p_operation = 'START'
+     WHERE e.user_id = p_entitlement.user_id AND e.stock_keeping_unit = p_entitlement.stock_keeping_unit
+    RETURNING e.* INTO changed;
+    change.operation    := p_operation;
+    change.operation_id := gen_random_uuid();
+    change.caller       := 'grantwire';
+    change.reason       := 'schedule';
+    change.purchase_id  := changed.purchase_id;
+    change.trace_id     := p_trace_id;
+    PERFORM record_change(change, changed, '{"reason": "schedule"}');
+    RETURN changed;
+END
+$$;
 CREATE FUNCTION public.api_clients_keep_revocation() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -6,22 +67,43 @@ BEGIN
         USING ERRCODE = 'restrict_violation';
 END
 $$;
-CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_correlation_id text, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
+CREATE FUNCTION public.apply_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    current entitlements := p_entitlement;
+    state text;
+BEGIN
+    IF NOT current.start_pending AND (current.status <> 'ACTIVE' OR current.expires_at IS NULL) THEN
+        RETURN current;
+    END IF;
+    state := entitlement_state(current.status, current.starts_at, current.expires_at, p_grace, p_now);
+    IF current.start_pending AND state <> 'SCHEDULED' THEN
+        current := announce(current, 'START', p_trace_id, p_now);
+    END IF;
+    IF state = 'EXPIRED' THEN
+        current := announce(current, 'EXPIRE', p_trace_id, p_now);
+    ELSIF current.expiring_pending AND p_notice > interval '0' AND current.expires_at - p_notice <= p_now THEN
+        current := announce(current, 'EXPIRING', p_trace_id, p_now);
+    END IF;
+    RETURN current;
+END
+$$;
+CREATE FUNCTION public.change_entitlement(p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_grace interval, p_notice interval, p_change public.entitlement_change, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
     transition record;
     detail     jsonb := jsonb_build_object(
-        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
+        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12), 'reason', p_change.reason);
 BEGIN
     SELECT b.decision, b.status_code, b.body INTO outcome, status_code, body
-      FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
+      FROM idempotency_begin(p_change.caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
     IF outcome IN ('REPLAYED', 'REQUEST_IN_PROGRESS') THEN
         RETURN;
     END IF;
     IF outcome = 'PROCEED' THEN
-        SELECT * INTO transition FROM entitlement_transition(
-            p_operation, p_user_id, p_sku, p_purchase_id, p_starts_at, p_expires_at, p_grace, p_notice, p_trace_id);
+        SELECT * INTO transition FROM entitlement_transition(p_change, p_grace, p_notice);
         IF transition.invalid IS NOT NULL THEN
             outcome     := 'BAD_REQUEST';
             status_code := 400;
@@ -30,46 +112,55 @@ BEGIN
         ELSIF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
             status_code := 200;
-            body        := entitlement_change_response(transition.entitlement, p_operation);
-            PERFORM entitlement_record_change(
-                transition.entitlement, p_operation, p_operation_id, p_caller, p_reason, p_purchase_id, p_trace_id,
-                detail, p_source_address, p_correlation_id);
+            body        := entitlement_json(
+                transition.entitlement,
+                CASE WHEN (transition.entitlement).start_pending THEN 'SCHEDULED'
+                     ELSE (transition.entitlement).status END,
+                true, p_change.operation <> 'REVOKE');
+            PERFORM record_change(p_change, transition.entitlement, detail);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
             body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(transition.refusal) || '}';
             detail      := detail || jsonb_build_object('refusal', transition.refusal);
         END IF;
-        PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
+        PERFORM idempotency_finish(p_change.caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
         IF outcome = 'APPLIED' THEN
             RETURN;
         END IF;
-    ELSIF key_conflict_count(p_caller, p_route, p_key, p_operation_id) > 1 THEN
+    ELSIF key_conflict_count(p_change.caller, p_route, p_key, p_change.operation_id) > 1 THEN
         RETURN;
     END IF;
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, purchase_id,
             source_address, correlation_id)
-    VALUES (p_operation_id, p_caller, p_operation, outcome, p_user_id, p_sku, p_trace_id,
-            detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address,
-            p_correlation_id);
+    VALUES (p_change.operation_id, p_change.caller, p_change.operation, outcome, p_change.user_id,
+            p_change.stock_keeping_unit, p_change.trace_id, detail, p_change.purchase_id, p_change.source_address,
+            p_change.correlation_id);
 END
 $$;
-CREATE FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], p_correlation_id text, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) RETURNS record
+CREATE FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_grace interval, p_notice interval, p_changes jsonb, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
     deadline timestamptz := statement_timestamp() + p_wait_ms * interval '1 millisecond';
+    changes  entitlement_change[] := ARRAY(
+        SELECT c FROM jsonb_populate_recordset(NULL::entitlement_change, p_changes) AS c);
+    routes   text[];
+    keys     text[];
+    hashes   text[];
     held     integer[];
     user_ids text[];
     skus     text[];
     result   record;
 BEGIN
-    held := idempotency_lock_keys(p_caller, p_routes, p_keys, p_request_hashes, p_lock_wait_ms);
+    SELECT array_agg(i.route), array_agg(i.key), array_agg(i.request_hash) INTO routes, keys, hashes
+      FROM jsonb_to_recordset(p_changes) AS i (route text, key text, request_hash text);
+    held := idempotency_lock_keys(p_caller, routes, keys, hashes, p_lock_wait_ms);
     -- Only of the items that will be executed: a replay waits for nothing. LIMIT makes each search one by primary key.
-    SELECT array_agg(i.user_id), array_agg(i.sku) INTO user_ids, skus
-      FROM unnest(p_routes, p_keys, p_request_hashes, p_user_ids, p_skus) WITH ORDINALITY
-           AS i (route, key, request_hash, user_id, sku, position)
+    SELECT array_agg((changes[i.position]).user_id), array_agg((changes[i.position]).stock_keeping_unit)
+      INTO user_ids, skus
+      FROM unnest(routes, keys, hashes) WITH ORDINALITY AS i (route, key, request_hash, position)
      WHERE i.position <> ALL (held)
        AND (SELECT k.expires_at FROM idempotency_keys k
              WHERE k.caller = p_caller AND k.route = i.route AND k.idempotency_key = i.key AND k.expires_at > now()
@@ -78,18 +169,16 @@ BEGIN
         entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms), deadline, p_lock_wait_ms);
     -- The block is a subtransaction. The exception rolls it back; variables keep their values.
     BEGIN
-        FOR item IN 1 .. cardinality(p_keys) LOOP
+        FOR item IN 1 .. cardinality(changes) LOOP
             IF item = ANY (held) THEN
                 SELECT 'REQUEST_IN_PROGRESS' AS outcome, NULL::integer AS status_code, NULL::text AS body INTO result;
             ELSE
                 SELECT c.outcome, c.status_code, c.body INTO result FROM change_entitlement(
-                    p_caller, p_routes[item], p_keys[item], p_request_hashes[item], p_ttl,
+                    routes[item], keys[item], hashes[item], p_ttl,
                     -- Zero would mean to wait without a limit.
                     least(p_lock_wait_ms,
                           greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000))::integer,
-                    p_operations[item], p_user_ids[item], p_skus[item], p_reasons[item], p_purchase_ids[item],
-                    p_operation_ids[item], p_trace_id, p_source_address, p_starts_at[item], p_expires_at[item],
-                    p_grace, p_notice, p_correlation_id) c;
+                    p_grace, p_notice, changes[item]) c;
             END IF;
             outcomes[item]     := result.outcome;
             status_codes[item] := result.status_code;
@@ -140,7 +229,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     WITH page AS (
-      SELECT a.*, row_number() OVER (ORDER BY a.transaction_id, a.occurred_at, a.operation_id) AS number
+      SELECT a.*, entitlement_fields(a, false) AS fields,
+             row_number() OVER (ORDER BY a.transaction_id, a.occurred_at, a.operation_id) AS number
         FROM entitlement_audit a
        WHERE a.outcome = 'APPLIED'
          AND (a.transaction_id, a.occurred_at, a.operation_id)
@@ -158,9 +248,7 @@ BEGIN
              || ',"occurred_at":"' || rfc3339(p.changed_at)
              || '","reason":' || coalesce(to_json(p.detail->>'reason')::text, 'null')
              || ',"purchase_id":' || coalesce(to_json(p.purchase_id)::text, 'null')
-             || ',"caller":' || to_json(p.caller)
-             || coalesce(',"starts_at":"' || rfc3339(p.starts_at) || '"', '')
-             || coalesce(',"expires_at":"' || rfc3339(p.expires_at) || '"', '') || '}' AS item
+             || ',"caller":' || to_json(p.caller) || p.fields || '}' AS item
         FROM page p)
     SELECT coalesce(string_agg(i.item, ',' ORDER BY i.number) FILTER (WHERE i.number <= p_limit), ''),
            count(*) > p_limit,
@@ -370,7 +458,7 @@ $$;
 CREATE FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((replace(replace(p_user_id, '%'::text, '%25'::text), '/'::text, '%2F'::text) || '/'::text) || p_sku);
-CREATE FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT updated_at timestamp with time zone) RETURNS record
+CREATE FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT entitlement public.entitlements) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
@@ -378,6 +466,7 @@ CREATE FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp
     AS $$
 DECLARE
     audit_begin timestamptz := entitlement_audit_begin();
+    last_change jsonb;
     first_kept  record;
 BEGIN
     IF p_at > p_now THEN
@@ -388,19 +477,19 @@ BEGIN
     IF refusal IS NOT NULL THEN
         RETURN;
     END IF;
-    SELECT e.status, e.version, e.starts_at, e.expires_at, e.updated_at
-      INTO status, version, starts_at, expires_at, updated_at
+    SELECT e.* INTO entitlement
       FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
-    IF NOT FOUND OR updated_at <= p_at OR updated_at - p_now >= p_now - p_at THEN
+    IF NOT FOUND OR entitlement.updated_at <= p_at OR entitlement.updated_at - p_now >= p_now - p_at THEN
         RETURN;
     END IF;
-    SELECT a.status, a.version, a.starts_at, a.expires_at, a.changed_at
-      INTO status, version, starts_at, expires_at, updated_at
+    -- The audit has the columns of the entitlement by the same names, but for one.
+    SELECT to_jsonb(a) || jsonb_build_object('updated_at', a.changed_at) INTO last_change
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
        AND a.changed_at <= p_at
      ORDER BY a.version DESC LIMIT 1;
-    IF FOUND THEN
+    entitlement := jsonb_populate_record(NULL::entitlements, last_change);
+    IF last_change IS NOT NULL THEN
         RETURN;
     END IF;
     SELECT a.version, a.changed_at INTO first_kept
@@ -513,78 +602,40 @@ BEGIN
     END LOOP;
 END
 $$;
-CREATE TABLE public.entitlements (
-    user_id text NOT NULL COLLATE pg_catalog."C",
-    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
-    status text NOT NULL,
-    version bigint NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    starts_at timestamp with time zone,
-    expires_at timestamp with time zone,
-    purchase_id text,
-    start_pending boolean DEFAULT false NOT NULL,
-    expiring_pending boolean DEFAULT false NOT NULL,
-    CONSTRAINT entitlements_expired CHECK (((status <> 'EXPIRED'::text) OR (expires_at IS NOT NULL))),
-    CONSTRAINT entitlements_pending CHECK ((((NOT start_pending) OR ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL) AND (purchase_id IS NOT NULL))) AND ((NOT expiring_pending) OR ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL) AND (purchase_id IS NOT NULL))))),
-    CONSTRAINT entitlements_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
-    CONSTRAINT entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
-    CONSTRAINT entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
-    CONSTRAINT entitlements_times CHECK ((expires_at > starts_at)),
-    CONSTRAINT entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
-    CONSTRAINT entitlements_version CHECK ((version >= 1))
-)
-WITH (fillfactor='80');
-COMMENT ON COLUMN public.entitlements.status IS 'The recorded status. Readers use the SQL function entitlement_state.';
-CREATE FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-DECLARE
-    e     entitlements := p_entitlement;
-    times text := '';
-BEGIN
-    IF p_operation <> 'REVOKE' THEN
-        times := coalesce(',"starts_at":"' || rfc3339(e.starts_at) || '"', '')
-              || coalesce(',"expires_at":"' || rfc3339(e.expires_at) || '"', '');
-    END IF;
-    RETURN '{"user_id":' || to_json(e.user_id)
-        || ',"stock_keeping_unit":' || to_json(e.stock_keeping_unit)
-        || ',"status":"' || CASE WHEN e.start_pending THEN 'SCHEDULED' ELSE e.status END
-        || '","version":' || e.version
-        || ',"updated_at":"' || rfc3339(e.updated_at) || '"' || times || '}';
-END
-$$;
-CREATE FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status text, p_version bigint, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_updated_at timestamp with time zone, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) RETURNS record
+CREATE FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_entitlement public.entitlements, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) RETURNS record
     LANGUAGE plpgsql STABLE PARALLEL SAFE
     AS $$
 DECLARE
     -- Never earlier than the last change: a clock that was set back does not undo a recorded start (W6).
-    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, greatest(p_now, p_updated_at));
-    ends_at     timestamptz := p_expires_at + p_grace;
+    state       text := entitlement_state(
+        p_entitlement.status, p_entitlement.starts_at, p_entitlement.expires_at, p_grace,
+        greatest(p_now, p_entitlement.updated_at));
+    ends_at     timestamptz := p_entitlement.expires_at + p_grace;
     reason_code text := CASE WHEN state = 'NONE' THEN 'NOT_GRANTED'
-                             WHEN state = 'ACTIVE' AND p_expires_at <= p_now THEN 'GRACE'
+                             WHEN state = 'ACTIVE' AND p_entitlement.expires_at <= p_now THEN 'GRACE'
                              ELSE state END;
     -- Only absolute times, so that the message is the same until the state changes. An end that was recorded before grace
     -- became longer is not moved.
     message     text := CASE reason_code
-        WHEN 'ACTIVE' THEN coalesce('active until ' || rfc3339(p_expires_at), 'active without an end')
-        WHEN 'GRACE' THEN 'ended at ' || rfc3339(p_expires_at) || ', grace until ' || rfc3339(ends_at)
-        WHEN 'SCHEDULED' THEN 'starts at ' || rfc3339(p_starts_at)
+        WHEN 'ACTIVE' THEN coalesce('active until ' || rfc3339(p_entitlement.expires_at), 'active without an end')
+        WHEN 'GRACE' THEN 'ended at ' || rfc3339(p_entitlement.expires_at) || ', grace until ' || rfc3339(ends_at)
+        WHEN 'SCHEDULED' THEN 'starts at ' || rfc3339(p_entitlement.starts_at)
         WHEN 'EXPIRED' THEN 'ended at '
-            || rfc3339(CASE p_status WHEN 'EXPIRED' THEN least(ends_at, p_updated_at) ELSE ends_at END)
-        WHEN 'REVOKED' THEN 'revoked at ' || rfc3339(p_updated_at)
+            || rfc3339(CASE p_entitlement.status WHEN 'EXPIRED' THEN least(ends_at, p_entitlement.updated_at)
+                                                 ELSE ends_at END)
+        WHEN 'REVOKED' THEN 'revoked at ' || rfc3339(p_entitlement.updated_at)
         ELSE 'not granted' END;
     cache_until timestamptz := CASE WHEN p_cache IS NOT NULL THEN least(
-        p_now + p_cache, CASE state WHEN 'SCHEDULED' THEN p_starts_at WHEN 'ACTIVE' THEN ends_at END) END;
+        p_now + p_cache, CASE state WHEN 'SCHEDULED' THEN p_entitlement.starts_at WHEN 'ACTIVE' THEN ends_at END) END;
 BEGIN
     body := '{"user_id":' || to_json(p_user_id)
          || ',"stock_keeping_unit":' || to_json(p_sku)
          || ',"allowed":' || (state = 'ACTIVE')
          || ',"status":"' || state
          || '","reason":{"code":"' || reason_code || '","message":"' || message
-         || '"},"version":' || coalesce(p_version::text, 'null')
-         || ',"starts_at":' || coalesce('"' || rfc3339(p_starts_at) || '"', 'null')
-         || ',"expires_at":' || coalesce('"' || rfc3339(p_expires_at) || '"', 'null')
-         || ',"updated_at":' || coalesce('"' || rfc3339(p_updated_at) || '"', 'null');
+         || '"},"version":' || coalesce(p_entitlement.version::text, 'null')
+         || entitlement_fields(p_entitlement, true)
+         || ',"updated_at":' || coalesce('"' || rfc3339(p_entitlement.updated_at) || '"', 'null');
     etag := left(encode(sha256(convert_to(body, 'UTF8')), 'hex'), 32);
     max_age := floor(extract(epoch FROM cache_until - p_now));
     body := body || ',"checked_at":"' || rfc3339(p_now)
@@ -594,7 +645,15 @@ $$;
 CREATE FUNCTION public.entitlement_event_type(p_operation text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_operation WHEN 'GRANT'::text THEN 'EntitlementGranted'::text WHEN 'REVOKE'::text THEN 'EntitlementRevoked'::text WHEN 'EXTEND'::text THEN 'EntitlementExtended'::text WHEN 'START'::text THEN 'EntitlementStarted'::text WHEN 'EXPIRING'::text THEN 'EntitlementExpiring'::text WHEN 'EXPIRE'::text THEN 'EntitlementExpired'::text ELSE NULL::text END;
-CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) RETURNS TABLE(version bigint, operation text, status text, changed_at timestamp with time zone, reason text, purchase_id text, caller text, starts_at timestamp with time zone, expires_at timestamp with time zone)
+CREATE FUNCTION public.entitlement_fields(p_row anyelement, p_nulls boolean) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+SELECT coalesce(',"starts_at":"' || rfc3339((p_row).starts_at) || '"',
+                CASE WHEN p_nulls THEN ',"starts_at":null' ELSE '' END)
+    || coalesce(',"expires_at":"' || rfc3339((p_row).expires_at) || '"',
+                CASE WHEN p_nulls THEN ',"expires_at":null' ELSE '' END)
+$$;
+CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) RETURNS TABLE(change text, changed_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
@@ -606,169 +665,113 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN QUERY
-        SELECT a.version, a.operation, entitlement_state(a.status, a.starts_at, NULL, '0', a.changed_at),
-               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at
+        SELECT '{"version":' || a.version || ',"operation":"' || a.operation
+               || '","status":"' || entitlement_state(a.status, a.starts_at, NULL, '0', a.changed_at)
+               || '","occurred_at":"' || rfc3339(a.changed_at)
+               || '","reason":' || coalesce(to_json(a.detail->>'reason')::text, 'null')
+               || ',"purchase_id":' || coalesce(to_json(a.purchase_id)::text, 'null')
+               || ',"caller":' || to_json(a.caller) || entitlement_fields(a, false) || '}',
+               a.changed_at
           FROM entitlement_audit a
          WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku
            AND a.changed_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
          ORDER BY a.version DESC LIMIT p_limit;
 END
 $$;
+CREATE FUNCTION public.entitlement_json(p_entitlement public.entitlements, p_status text, p_with_user boolean, p_with_fields boolean) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+SELECT CASE WHEN p_with_user THEN '{"user_id":' || to_json(p_entitlement.user_id) || ',' ELSE '{' END
+    || '"stock_keeping_unit":' || to_json(p_entitlement.stock_keeping_unit)
+    || ',"status":"' || p_status || '","version":' || p_entitlement.version
+    || ',"updated_at":"' || rfc3339(p_entitlement.updated_at) || '"'
+    || CASE WHEN p_with_fields THEN entitlement_fields(p_entitlement, false) ELSE '' END || '}'
+$$;
 CREATE FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN hashtext(((p_user_id || '/'::text) || p_sku));
-CREATE FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    event_type text := entitlement_event_type(p_operation);
-    payload    jsonb := jsonb_build_object(
-        'event_id', p_operation_id, 'event_type', event_type, 'occurred_at', rfc3339(p_entitlement.updated_at),
-        'user_id', p_entitlement.user_id, 'stock_keeping_unit', p_entitlement.stock_keeping_unit,
-        'source', p_reason, 'source_id', p_purchase_id, 'version', p_entitlement.version);
-BEGIN
-    IF p_entitlement.starts_at IS NOT NULL THEN
-        payload := payload || jsonb_build_object('starts_at', rfc3339(p_entitlement.starts_at));
-    END IF;
-    IF p_entitlement.expires_at IS NOT NULL THEN
-        payload := payload || jsonb_build_object('expires_at', rfc3339(p_entitlement.expires_at));
-    END IF;
-    -- Before the audit, so that no transaction waits for an event while it holds up the maintenance of partitions.
-    PERFORM outbox_enqueue(
-        p_operation_id, event_type,
-        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
-        payload, p_trace_id);
-    INSERT INTO entitlement_audit
-           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
-            version, status, purchase_id, source_address, starts_at, expires_at, changed_at, correlation_id)
-    VALUES (p_operation_id, p_caller, p_operation, 'APPLIED', p_entitlement.user_id, p_entitlement.stock_keeping_unit,
-            p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
-            p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
-            p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at, p_correlation_id);
-END
-$$;
-CREATE FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    known entitlements := p_entitlement;
-    state text;
-BEGIN
-    IF NOT known.start_pending AND (known.status <> 'ACTIVE' OR known.expires_at IS NULL) THEN
-        RETURN known;
-    END IF;
-    state := entitlement_state(known.status, known.starts_at, known.expires_at, p_grace, p_now);
-    IF known.start_pending AND state <> 'SCHEDULED' THEN
-        known := entitlement_record_time(known, 'START', p_trace_id, p_now);
-    END IF;
-    IF state = 'EXPIRED' THEN
-        known := entitlement_record_time(known, 'EXPIRE', p_trace_id, p_now);
-    ELSIF known.expiring_pending AND p_notice > interval '0' AND known.expires_at - p_notice <= p_now THEN
-        known := entitlement_record_time(known, 'EXPIRING', p_trace_id, p_now);
-    END IF;
-    RETURN known;
-END
-$$;
-CREATE FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    changed entitlements;
-BEGIN
-    UPDATE entitlements e
-       SET status           = CASE p_operation WHEN 'EXPIRE' THEN 'EXPIRED' ELSE e.status END,
-           version          = e.version + 1,
-           updated_at       = greatest(p_now, e.updated_at + interval '1 microsecond'),
-           start_pending    = e.start_pending AND p_operation = 'EXPIRING',
-           expiring_pending = e.expiring_pending AND p_operation = 'START'
-     WHERE e.user_id = p_entitlement.user_id AND e.stock_keeping_unit = p_entitlement.stock_keeping_unit
-    RETURNING e.* INTO changed;
-    PERFORM entitlement_record_change(
-        changed, p_operation, gen_random_uuid(), 'grantwire', 'schedule', changed.purchase_id, p_trace_id, '{}', NULL, NULL);
-    RETURN changed;
-END
-$$;
 CREATE FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN CASE WHEN (p_status IS NULL) THEN 'NONE'::text WHEN (p_status <> 'ACTIVE'::text) THEN p_status WHEN (p_starts_at > p_now) THEN 'SCHEDULED'::text WHEN ((p_expires_at + p_grace) <= p_now) THEN 'EXPIRED'::text ELSE 'ACTIVE'::text END;
 CREATE FUNCTION public.entitlement_status_after(p_event_type text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_event_type WHEN 'EntitlementGranted'::text THEN 'ACTIVE'::text WHEN 'EntitlementRevoked'::text THEN 'REVOKED'::text WHEN 'EntitlementExtended'::text THEN 'ACTIVE'::text WHEN 'EntitlementStarted'::text THEN 'ACTIVE'::text WHEN 'EntitlementExpiring'::text THEN 'ACTIVE'::text WHEN 'EntitlementExpired'::text THEN 'EXPIRED'::text ELSE NULL::text END;
-CREATE FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) RETURNS record
+CREATE FUNCTION public.entitlement_transition(p_change public.entitlement_change, p_grace interval, p_notice interval, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    known           entitlements;
+    current         entitlements;
     decided_at      timestamptz;
     effective_start timestamptz;
     has_notice      boolean;
 BEGIN
-    PERFORM pg_advisory_xact_lock(x'6777656e'::integer, entitlement_lock_key(p_user_id, p_sku));
-    SELECT e.* INTO known FROM entitlements e
-     WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku FOR UPDATE;
-    decided_at := greatest(clock_timestamp(), known.updated_at + interval '1 microsecond');
-    IF known.version IS NOT NULL THEN
-        known      := entitlement_record_due(known, p_grace, p_notice, p_trace_id, decided_at);
-        decided_at := greatest(decided_at, known.updated_at + interval '1 microsecond');
+    PERFORM pg_advisory_xact_lock(
+        x'6777656e'::integer, entitlement_lock_key(p_change.user_id, p_change.stock_keeping_unit));
+    SELECT e.* INTO current FROM entitlements e
+     WHERE e.user_id = p_change.user_id AND e.stock_keeping_unit = p_change.stock_keeping_unit FOR UPDATE;
+    decided_at := greatest(clock_timestamp(), current.updated_at + interval '1 microsecond');
+    IF current.version IS NOT NULL THEN
+        current    := apply_due(current, p_grace, p_notice, p_change.trace_id, decided_at);
+        decided_at := greatest(decided_at, current.updated_at + interval '1 microsecond');
     END IF;
-    IF p_expires_at <= decided_at THEN
+    IF p_change.expires_at <= decided_at THEN
         invalid := 'expires_at must be in the future';
         RETURN;
     END IF;
     -- A start in the past means now.
-    effective_start := CASE WHEN p_starts_at IS NOT NULL THEN greatest(p_starts_at, decided_at) END;
+    effective_start := CASE WHEN p_change.starts_at IS NOT NULL THEN greatest(p_change.starts_at, decided_at) END;
     -- Whether EntitlementExpiring will be recorded. An end that is nearer than the notice, or whose notice would come
     -- before the start, has none.
     has_notice := coalesce(
-        p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, decided_at), false);
-    IF p_operation = 'GRANT' THEN
-        IF known.version IS NULL THEN
+        p_notice > interval '0' AND p_change.expires_at - p_notice > greatest(effective_start, decided_at), false);
+    IF p_change.operation = 'GRANT' THEN
+        IF current.version IS NULL THEN
             INSERT INTO entitlements AS e
                    (user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at, purchase_id,
                     start_pending, expiring_pending)
-            VALUES (p_user_id, p_sku, 'ACTIVE', 1, decided_at, effective_start, p_expires_at, p_purchase_id,
-                    coalesce(effective_start > decided_at, false), has_notice)
+            VALUES (p_change.user_id, p_change.stock_keeping_unit, 'ACTIVE', 1, decided_at, effective_start,
+                    p_change.expires_at, p_change.purchase_id, coalesce(effective_start > decided_at, false), has_notice)
             RETURNING e.* INTO entitlement;
-        ELSIF known.status = 'ACTIVE' THEN
-            refusal := 'already ' || CASE WHEN known.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
+        ELSIF current.status = 'ACTIVE' THEN
+            refusal := 'already ' || CASE WHEN current.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
         ELSE
             UPDATE entitlements e
                SET status           = 'ACTIVE',
                    version          = e.version + 1,
                    updated_at       = decided_at,
                    starts_at        = effective_start,
-                   expires_at       = p_expires_at,
-                   purchase_id      = p_purchase_id,
+                   expires_at       = p_change.expires_at,
+                   purchase_id      = p_change.purchase_id,
                    start_pending    = coalesce(effective_start > decided_at, false),
                    expiring_pending = has_notice
-             WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
+             WHERE e.user_id = p_change.user_id AND e.stock_keeping_unit = p_change.stock_keeping_unit
             RETURNING e.* INTO entitlement;
         END IF;
-    ELSIF known.version IS NULL THEN
+    ELSIF current.version IS NULL THEN
         refusal := 'not granted';
-    ELSIF known.status <> 'ACTIVE' THEN
-        refusal := 'already ' || known.status;
-    ELSIF p_operation = 'REVOKE' THEN
+    ELSIF current.status <> 'ACTIVE' THEN
+        refusal := 'already ' || current.status;
+    ELSIF p_change.operation = 'REVOKE' THEN
         UPDATE entitlements e
            SET status           = 'REVOKED',
                version          = e.version + 1,
                updated_at       = decided_at,
                start_pending    = false,
                expiring_pending = false
-         WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
+         WHERE e.user_id = p_change.user_id AND e.stock_keeping_unit = p_change.stock_keeping_unit
         RETURNING e.* INTO entitlement;
-    ELSIF p_expires_at IS NOT DISTINCT FROM known.expires_at THEN
-        refusal := coalesce('already ends at ' || rfc3339(known.expires_at), 'already has no end');
-    ELSIF p_expires_at <= known.starts_at THEN
-        refusal := 'starts at ' || rfc3339(known.starts_at) || ', so it cannot end earlier';
+    ELSIF p_change.expires_at IS NOT DISTINCT FROM current.expires_at THEN
+        refusal := coalesce('already ends at ' || rfc3339(current.expires_at), 'already has no end');
+    ELSIF p_change.expires_at <= current.starts_at THEN
+        refusal := 'starts at ' || rfc3339(current.starts_at) || ', so it cannot end earlier';
     ELSE
         UPDATE entitlements e
            SET version          = e.version + 1,
                updated_at       = decided_at,
-               expires_at       = p_expires_at,
-               purchase_id      = p_purchase_id,
-               expiring_pending = has_notice AND coalesce(p_expires_at - p_notice > e.starts_at, true)
-         WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
+               expires_at       = p_change.expires_at,
+               purchase_id      = p_change.purchase_id,
+               expiring_pending = has_notice AND coalesce(p_change.expires_at - p_notice > e.starts_at, true)
+         WHERE e.user_id = p_change.user_id AND e.stock_keeping_unit = p_change.stock_keeping_unit
         RETURNING e.* INTO entitlement;
     END IF;
 END
@@ -803,16 +806,16 @@ BEGIN
     RETURN existing;
 END
 $$;
-CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) RETURNS record
+CREATE FUNCTION public.expire_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) RETURNS record
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    moment timestamptz := clock_timestamp();
-    locked record;
-    due    record;
-    before entitlements;
-    after  entitlements;
+    listed_at timestamptz := clock_timestamp();
+    locked    record;
+    due       record;
+    before    entitlements;
+    after     entitlements;
 BEGIN
     started := 0;
     expiring := 0;
@@ -822,14 +825,14 @@ BEGIN
     -- What is due in two ways is listed twice, and nothing is left to record the second time.
     WITH listed AS MATERIALIZED (
         (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
-          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
+          WHERE start_pending AND starts_at <= listed_at ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
         UNION ALL
         (SELECT 2, user_id, stock_keeping_unit FROM entitlements
-          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at
+          WHERE status = 'ACTIVE' AND expires_at <= listed_at - p_grace ORDER BY expires_at
           LIMIT p_limit OFFSET p_skip[2])
         UNION ALL
         (SELECT 3, user_id, stock_keeping_unit FROM entitlements
-          WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
+          WHERE expiring_pending AND expires_at <= listed_at + p_notice AND p_notice > interval '0'
           ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3]))
     SELECT array_agg(l.kind) AS kinds, array_agg(l.user_id) AS user_ids, array_agg(l.stock_keeping_unit) AS skus,
            array_agg(entitlement_aggregate_key(l.user_id, l.stock_keeping_unit)) AS aggregates
@@ -847,7 +850,7 @@ BEGIN
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.sku;
         IF p_isolate THEN
             BEGIN
-                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
+                after := apply_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
                 failed_of[due.kind] := failed_of[due.kind] + 1;
@@ -855,7 +858,7 @@ BEGIN
                 CONTINUE;
             END;
         ELSE
-            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
+            after := apply_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
         END IF;
         started  := started + (before.start_pending AND NOT after.start_pending)::integer;
         expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending
@@ -864,7 +867,7 @@ BEGIN
     END LOOP;
 END
 $$;
-CREATE FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) RETURNS integer[]
+CREATE FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_fields text[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
@@ -879,9 +882,8 @@ BEGIN
     END IF;
     positions := ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times, p_starts_at, p_expires_at)
-               WITH ORDINALITY AS e (
-                   event_id, user_id, sku, event_type, version, occurred_at, starts_at, expires_at, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times, p_fields)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, occurred_at, fields, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
@@ -890,24 +892,22 @@ BEGIN
                   AND a.outcome = 'APPLIED'
                   AND a.version = e.version
                   AND entitlement_event_type(a.operation) = e.event_type
-                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
-                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
+                  AND entitlement_fields(a, false) = e.fields
                 LIMIT 1) AS audited);
     IF cardinality(positions) = cardinality(p_event_ids) THEN
         RETURN positions;
     END IF;
     positions := positions || ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_starts_at, p_expires_at)
-               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, starts_at, expires_at, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_fields)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, fields, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
                   AND a.outcome = 'APPLIED'
                   AND a.version = e.version
                   AND entitlement_event_type(a.operation) = e.event_type
-                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
-                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
+                  AND entitlement_fields(a, false) = e.fields
                 LIMIT 1) AS audited
          WHERE e.position <> ALL (positions));
     RETURN positions || ARRAY(
@@ -2007,6 +2007,34 @@ CREATE FUNCTION public.processed_message_taken(m public.processed_messages, p_to
     AS $$
     SELECT coalesce(m.claimed_until > p_now AND m.claimed_by <> p_token, false)
         OR processed_message_covers(m, p_mark, p_now)
+$$;
+CREATE FUNCTION public.record_change(p_change public.entitlement_change, p_entitlement public.entitlements, p_detail jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    event_type text := entitlement_event_type(p_change.operation);
+    fields     text := entitlement_fields(p_entitlement, false);
+    payload    jsonb := jsonb_build_object(
+        'event_id', p_change.operation_id, 'event_type', event_type, 'occurred_at', rfc3339(p_entitlement.updated_at),
+        'user_id', p_entitlement.user_id, 'stock_keeping_unit', p_entitlement.stock_keeping_unit,
+        'source', p_change.reason, 'source_id', p_change.purchase_id, 'version', p_entitlement.version);
+BEGIN
+    IF fields <> '' THEN
+        payload := payload || ('{' || substr(fields, 2) || '}')::jsonb;
+    END IF;
+    -- Before the audit, so that no transaction waits for an event while it holds up the maintenance of partitions.
+    PERFORM outbox_enqueue(
+        p_change.operation_id, event_type,
+        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
+        payload, p_change.trace_id);
+    INSERT INTO entitlement_audit
+           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
+            version, status, purchase_id, source_address, starts_at, expires_at, changed_at, correlation_id)
+    VALUES (p_change.operation_id, p_change.caller, p_change.operation, 'APPLIED', p_entitlement.user_id,
+            p_entitlement.stock_keeping_unit, p_change.trace_id, p_detail,
+            p_entitlement.version, p_entitlement.status, p_change.purchase_id, p_change.source_address,
+            p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at, p_change.correlation_id);
+END
 $$;
 CREATE FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
@@ -3209,11 +3237,24 @@ ALTER TABLE ONLY public.api_clients
     ADD CONSTRAINT api_clients_created_by_fkey FOREIGN KEY (created_by) REFERENCES public.api_clients(client_id);
 GRANT USAGE ON SCHEMA public TO grantwire_functions;
 GRANT USAGE ON SCHEMA public TO grantwire_clients;
+GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(version) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(updated_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(starts_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(expires_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(purchase_id) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(start_pending) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(expiring_pending) ON TABLE public.entitlements TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.announce(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.announce(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
-REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_correlation_id text, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_correlation_id text, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], p_correlation_id text, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], p_correlation_id text, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.apply_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.apply_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlement(p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_grace interval, p_notice interval, p_change public.entitlement_change, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlement(p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_grace interval, p_notice interval, p_change public.entitlement_change, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_grace interval, p_notice interval, p_changes jsonb, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_grace interval, p_notice interval, p_changes jsonb, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_lag() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_lag() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) FROM PUBLIC;
@@ -3240,51 +3281,38 @@ REVOKE ALL ON FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer
 GRANT ALL ON FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT updated_at timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT updated_at timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT entitlement public.entitlements) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT entitlement public.entitlements) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_begin() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_begin() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) TO grantwire_functions;
-GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(version) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(updated_at) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(starts_at) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(expires_at) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(purchase_id) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(start_pending) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(expiring_pending) ON TABLE public.entitlements TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status text, p_version bigint, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_updated_at timestamp with time zone, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status text, p_version bigint, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_updated_at timestamp with time zone, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_entitlement public.entitlements, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_entitlement public.entitlements, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_event_type(p_operation text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_event_type(p_operation text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_fields(p_row anyelement, p_nulls boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_fields(p_row anyelement, p_nulls boolean) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_json(p_entitlement public.entitlements, p_status text, p_with_user boolean, p_with_fields boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_json(p_entitlement public.entitlements, p_status text, p_with_user boolean, p_with_fields boolean) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_transition(p_change public.entitlement_change, p_grace interval, p_notice interval, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_transition(p_change public.entitlement_change, p_grace interval, p_notice interval, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.expire_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.expire_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_fields text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_fields text[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transaction_end(p_guard text) FROM PUBLIC;
@@ -3366,6 +3394,8 @@ REVOKE ALL ON FUNCTION public.processed_message_fail(p_key text, p_token text, p
 GRANT ALL ON FUNCTION public.processed_message_fail(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_error text, p_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.record_change(p_change public.entitlement_change, p_entitlement public.entitlements, p_detail jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.record_change(p_change public.entitlement_change, p_entitlement public.entitlements, p_detail jsonb) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) FROM PUBLIC;

@@ -181,11 +181,12 @@ def test_locked_row_ends_the_batch_and_stores_nothing(database_url: str, owner_u
 
 CALL = """
 SELECT outcomes FROM change_entitlements(
-    'c', '1 h', %(lock_wait_ms)s, %(wait_ms)s, false, 't', NULL, '0', '0', array_fill('r'::text, ARRAY[%(count)s]),
-    %(keys)s, array_fill('h'::text, ARRAY[%(count)s]), array_fill('REVOKE'::text, ARRAY[%(count)s]),
-    array_fill('u_123'::text, ARRAY[%(count)s]), array_fill('item1'::text, ARRAY[%(count)s]),
-    array_fill('x'::text, ARRAY[%(count)s]), array_fill('p'::text, ARRAY[%(count)s]),
-    array_fill(gen_random_uuid(), ARRAY[%(count)s]), '{}', '{}', NULL)
+    'c', '1 h', %(lock_wait_ms)s, %(wait_ms)s, false, '0', '0', (
+      SELECT jsonb_agg(jsonb_build_object(
+               'route', 'r', 'key', k, 'request_hash', 'h', 'operation', 'REVOKE', 'user_id', 'u_123',
+               'stock_keeping_unit', 'item1', 'reason', 'x', 'purchase_id', 'p', 'operation_id', gen_random_uuid(),
+               'caller', 'c', 'trace_id', 't'))
+        FROM unnest(%(keys)s::text[]) k))
 """
 
 
@@ -195,7 +196,7 @@ def test_waits_for_rows_end_before_the_statement_timeout(
 ) -> None:
     """K6: one wait has a limit, and so have all waits together. If no time is left, nothing waits."""
     client.grant("k1")
-    parameters = {"lock_wait_ms": lock_wait_ms, "wait_ms": wait_ms, "count": 1, "keys": ["k"]}
+    parameters = {"lock_wait_ms": lock_wait_ms, "wait_ms": wait_ms, "keys": ["k"]}
     with psycopg.connect(database_url, autocommit=True) as session, holding(owner_url, HOLD_ROW, ("u_123",)):
         session.execute("SET statement_timeout = '5s'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -205,7 +206,7 @@ def test_waits_for_rows_end_before_the_statement_timeout(
 def test_batch_does_not_wait_for_a_held_key_again(database_url: str, owner_url: str) -> None:
     """K6: not while it has locked rows; waiting for each of the 40 keys would exceed the statement timeout."""
     keys = [f"k{n}" for n in range(40)]
-    parameters = {"lock_wait_ms": 100, "wait_ms": 60_000, "count": 40, "keys": keys}
+    parameters = {"lock_wait_ms": 100, "wait_ms": 60_000, "keys": keys}
     with psycopg.connect(database_url, autocommit=True) as session:
         session.execute("SET statement_timeout = '3s'")
         with holding(owner_url, HOLD_KEY, *((key,) for key in keys)):

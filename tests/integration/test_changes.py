@@ -286,8 +286,10 @@ def test_event_ids_sort_by_time(client: Client, rows: Rows) -> None:
 # Revokes in the transaction of the test, as the API function does.
 _REVOKE = """
 SELECT outcome FROM change_entitlement(
-  'c', 'r', 'early', 'h', interval '1 h', 2000, 'REVOKE', 'u_123', 'item1', 'refund', 'p_1', gen_random_uuid(), NULL,
-  NULL, NULL, NULL, '0', '0', NULL)
+  'r', 'early', 'h', interval '1 h', 2000, '0', '0', jsonb_populate_record(
+         NULL::entitlement_change, jsonb_build_object(
+    'operation_id', gen_random_uuid(), 'operation', 'REVOKE', 'user_id', 'u_123', 'stock_keeping_unit', 'item1',
+    'reason', 'refund', 'purchase_id', 'p_1', 'caller', 'c')))
 """
 
 

@@ -30,7 +30,9 @@ KEYS = [
 ]
 _DESCRIBE = """
 SELECT body::json AS body, etag, max_age FROM entitlement_check(
-    'u', 's', %(status)s, 1, %(starts_at)s::timestamptz, %(expires_at)s::timestamptz, %(updated_at)s::timestamptz,
+    'u', 's', jsonb_populate_record(NULL::entitlements, jsonb_build_object(
+        'status', %(status)s::text, 'version', 1, 'starts_at', %(starts_at)s::timestamptz,
+        'expires_at', %(expires_at)s::timestamptz, 'updated_at', %(updated_at)s::timestamptz)),
     %(grace)s::interval, %(cache)s::interval, %(now)s::timestamptz)
 """
 GRANTED = "2026-02-01T00:00:00.000000Z"

@@ -197,7 +197,7 @@ def test_past_check_needs_no_privilege_on_the_audit(database_url: str, client: C
     del client  # it empties the tables
     write_audit(rows, version=1, status="ACTIVE", occurred_at=GRANTED)
     write_entitlement(rows, version=2, status="REVOKED", updated_at=REVOKED)
-    state: Any = "SELECT version FROM entitlement_at('u_123', 'item1', '2024-01-20Z', now())"
+    state: Any = "SELECT (entitlement).version FROM entitlement_at('u_123', 'item1', '2024-01-20Z', now())"
     with psycopg.connect(database_url, autocommit=True) as role:
         role.execute("CREATE TEMPORARY TABLE entitlement_audit AS SELECT 1 AS version")
         assert role.execute(state).fetchall() == [(1,)]

@@ -165,8 +165,8 @@ def test_each_forged_field_is_noticed_by_both_searches(database_url: str, rows: 
         "user_id": "u_1",
         "stock_keeping_unit": "item1",
         "version": 3,
-        "starts_at": (now + timedelta(days=1)).isoformat(),
-        "expires_at": (now + timedelta(days=31)).isoformat(),
+        "starts_at": "2027-01-01T00:00:00.000000Z",
+        "expires_at": "2027-02-01T00:00:00.123456Z",
     }
     forged = {
         "event_id": str(uuid.uuid4()),
@@ -174,8 +174,8 @@ def test_each_forged_field_is_noticed_by_both_searches(database_url: str, rows: 
         "user_id": "u_2",
         "stock_keeping_unit": "item2",
         "version": 4,
-        "starts_at": (now + timedelta(days=2)).isoformat(),
-        "expires_at": (now + timedelta(days=32)).isoformat(),
+        "starts_at": "2027-01-01T00:00:00.000001Z",
+        "expires_at": "2027-02-01T00:00:00.123457Z",
     }
     audit_payloads(rows, [genuine])
     events = {"genuine": genuine} | {name: genuine | {name: value} for name, value in forged.items()}

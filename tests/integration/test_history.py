@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -87,7 +88,7 @@ def test_status_before_the_start_is_that_of_the_response(client: CheckClient, da
         granted = writer.grant("h1", starts_at="2998-01-01T00:00:00Z").json
         assert client.check(at=granted["updated_at"]).json["status"] == "SCHEDULED"
         rows.execute("UPDATE entitlements SET starts_at = now()")
-        rows.execute("SELECT entitlements_record_due(10, '0', '0', 't', false, '{0,0,0}')")
+        rows.execute("SELECT expire_due(10, '0', '0', 't', false, '{0,0,0}')")
         writer.revoke("h2")
     listed = [(entry["operation"], entry["status"]) for entry in client.history().json["history"]]
     assert listed == [("REVOKE", "REVOKED"), ("START", "ACTIVE"), ("GRANT", granted["status"])]
@@ -185,5 +186,5 @@ def test_history_needs_no_privilege_on_the_audit(database_url: str, client: Chec
     write_audit(rows, version=1, status="ACTIVE", occurred_at=GRANTED)
     with psycopg.connect(database_url, autocommit=True) as role:
         role.execute("CREATE TEMPORARY TABLE entitlement_audit AS SELECT 1 AS version")
-        history = role.execute("SELECT version FROM entitlement_history('u_123', 'item1', NULL, 10)").fetchall()
-    assert history == [(1,)]
+        history = role.execute("SELECT change FROM entitlement_history('u_123', 'item1', NULL, 10)").fetchall()
+    assert [json.loads(change)["version"] for (change,) in history] == [1]

@@ -301,8 +301,10 @@ def test_sql_functions_restore_lock_timeout(database_url: str, rows: Rows) -> No
     finish = "SELECT idempotency_finish('c', 'r', %s, %s, 200, '{}', interval '1 h')"
     change = """
         SELECT outcome FROM change_entitlement(
-          'c', 'r', %s, %s, interval '1 h', 50, %s, 'u_1', 'item1', 'purchase', 'p_1', gen_random_uuid(), NULL, NULL,
-          NULL, NULL, '0', '0', NULL)"""
+          'r', %s, %s, interval '1 h', 50, '0', '0', jsonb_populate_record(
+         NULL::entitlement_change, jsonb_build_object(
+            'operation_id', gen_random_uuid(), 'operation', %s::text, 'user_id', 'u_1', 'stock_keeping_unit', 'item1',
+            'reason', 'purchase', 'purchase_id', 'p_1', 'caller', 'c')))"""
     with psycopg.connect(database_url, autocommit=True) as session, _unfinished_request(rows, "held"):
         session.execute("SET lock_timeout = '12345ms'")
         outcomes = []

@@ -44,11 +44,13 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 # Both end in an event of the entitlement (a, item1).
 REVOKE: LiteralString = """
 SELECT outcome FROM change_entitlement(
-  'tests', 'POST /v1/entitlements/revokes', 'r', 'h', '1 hour', 1000, 'REVOKE', 'a', 'item1', NULL, NULL,
-  gen_random_uuid(), '1-0-0', NULL, NULL, NULL, '0', '0', NULL)
+  'POST /v1/entitlements/revokes', 'r', 'h', '1 hour', 1000, '0', '0', jsonb_populate_record(
+         NULL::entitlement_change, jsonb_build_object(
+    'operation_id', gen_random_uuid(), 'operation', 'REVOKE', 'user_id', 'a', 'stock_keeping_unit', 'item1',
+    'caller', 'tests', 'trace_id', '1-0-0')))
 """
 EXPIRE: LiteralString = """
-SELECT CASE expired WHEN 1 THEN 'APPLIED' END FROM entitlements_record_due(10, '0', '0', '1-0-0', false, '{0,0,0}')
+SELECT CASE expired WHEN 1 THEN 'APPLIED' END FROM expire_due(10, '0', '0', '1-0-0', false, '{0,0,0}')
 """
 
 HOLD_EVENT: LiteralString = (

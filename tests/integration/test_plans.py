@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from psycopg.rows import tuple_row
+from psycopg.types.json import Jsonb
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.batch_store import CHANGE_BATCH
@@ -78,12 +79,12 @@ SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u' || n, 'item1', '{}', 1, '
 """
 _SELECT_AUDITED = """
 SELECT operation_id, user_id, stock_keeping_unit, 'EntitlementGranted' AS event_type, version, occurred_at,
-       ''::bytea AS digest, starts_at, expires_at
-  FROM entitlement_audit WHERE occurred_at = %(day)s::timestamptz LIMIT 200
+       ''::bytea AS digest, entitlement_fields(a, false) AS fields
+  FROM entitlement_audit a WHERE occurred_at = %(day)s::timestamptz LIMIT 200
 """
 _FIND_GENUINE = """
 SELECT genuine_events(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[], %s::bytea[],
-                      %s::timestamptz[], %s::timestamptz[]) AS positions
+                      %s::text[]) AS positions
 """
 _INSERT_TIMES = """
 INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at, expires_at, purchase_id,
@@ -93,9 +94,7 @@ SELECT 'timed' || n, 'item1', CASE WHEN n %% 2 = 0 AND n > %(due)s THEN 'EXPIRED
        n %% 2 = 1 AND n > %(due)s
   FROM generate_series(1, %(count)s) n
 """
-_RECORD_DUE = (
-    "SELECT started, expiring, expired FROM entitlements_record_due(100, '0', '72 hours', 't', false, '{0,0,0}')"
-)
+_RECORD_DUE = "SELECT started, expiring, expired FROM expire_due(100, '0', '72 hours', 't', false, '{0,0,0}')"
 # Changes of one entitlement in each of three months, one in each second.
 _INSERT_AUDITED_CHANGES = """
 INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
@@ -128,10 +127,6 @@ SELECT relation::regclass::text, pg_stat_get_xact_tuples_returned(relation)
 AUDIT_PARTITIONS = [f"entitlement_audit_y2031m0{month}" for month in (1, 2, 3)]
 
 # The parameters of a change that are arrays in a batch.
-_COLUMNS = (
-    *("route", "key", "request_hash", "operation", "user_id", "stock_keeping_unit", "reason", "purchase_id"),
-    *("operation_id", "starts_at", "expires_at"),
-)
 
 
 @pytest.fixture(params=["force_custom_plan", "force_generic_plan"])
@@ -265,14 +260,13 @@ def test_grant_reads_only_indexes(planned: Rows) -> None:
 
 def test_batch_reads_only_indexes(planned: Rows) -> None:
     """K6: as a single grant, however full the tables are; also with a plan for empty tables."""
-    parameters = {name: [value] if name in _COLUMNS else value for name, value in _parameters("first").items()}
-    parameters |= {"atomic": False, "wait_ms": 3500}
+    parameters = _parameters("") | {"atomic": False, "wait_ms": 3500, "changes": Jsonb([_item("first", "new")])}
     assert planned.execute(CHANGE_BATCH, parameters).fetchall()[0]["outcomes"] == ["APPLIED"]
     for fill in (_INSERT_KEYS, _INSERT_ENTITLEMENTS, _INSERT_PUBLISHED):
         planned.execute(fill, (ROW_COUNT,))
-    columns = {name: [_parameters(key)[name] for key in ("new", "k7")] for name in _COLUMNS}
+    parameters["changes"] = Jsonb([_item("new", "u"), _item("k7", "v")])
     with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
-        (row,) = planned.execute(CHANGE_BATCH, parameters | columns | {"user_id": ["u", "v"]}).fetchall()
+        (row,) = planned.execute(CHANGE_BATCH, parameters).fetchall()
     assert row["outcomes"] == ["APPLIED", "REPLAYED"]
     assert scanned.keys() == {"idempotency_keys_pkey", "entitlements_pkey", "outbox_events_open"}
 
@@ -662,7 +656,7 @@ def _insert_audit(rows: Rows) -> None:
 def _find_genuine(rows: Rows, events: Sequence[dict[str, Any]]) -> list[int]:
     names = (
         *("operation_id", "user_id", "stock_keeping_unit", "event_type", "version", "occurred_at", "digest"),
-        *("starts_at", "expires_at"),
+        "fields",
     )
     columns = [[event[name] for event in events] for name in names]
     (row,) = rows.execute(_FIND_GENUINE, columns).fetchall()
@@ -681,20 +675,29 @@ def _parameters(key: str) -> dict[str, Any]:
         "request_hash": "v1:0",
         "ttl": timedelta(days=1),
         "lock_wait_ms": 2000,
-        "operation": "GRANT",
-        "starts_at": None,
-        "expires_at": None,
         "grace": "0 seconds",
         "notice": "0 seconds",
-        "user_id": "new",
+        "change": Jsonb(_fields("new")),
+    }
+
+
+def _fields(user_id: str) -> dict[str, Any]:
+    """Return the fields of a change."""
+    return {
+        "operation": "GRANT",
+        "user_id": user_id,
         "stock_keeping_unit": "item",
         "reason": "purchase",
         "purchase_id": "p",
-        "operation_id": uuid.uuid4(),
+        "operation_id": str(uuid.uuid4()),
+        "caller": "local",
         "trace_id": "1-0-0",
-        "source_address": "192.0.2.1",
-        "correlation_id": "r",
     }
+
+
+def _item(key: str, user_id: str) -> dict[str, Any]:
+    """Return an item of a batch."""
+    return {"route": "route", "key": key, "request_hash": "v1:0", **_fields(user_id)}
 
 
 def _change(rows: Rows, key: str) -> str:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 _CHANGE = """
 SELECT outcome
-  FROM change_entitlement('tests', 'route', %(key)s, 'v1:0', '1 day', 2000, %(operation)s, %(user_id)s, %(sku)s,
-                          'purchase', 'p_1', gen_random_uuid(), NULL, NULL, NULL, NULL, '0', '0', NULL)
+  FROM change_entitlement('route', %(key)s, 'v1:0', '1 day', 2000, '0', '0', jsonb_populate_record(
+         NULL::entitlement_change, jsonb_build_object(
+         'operation_id', gen_random_uuid(), 'operation', %(operation)s::text, 'user_id', %(user_id)s::text,
+         'stock_keeping_unit', %(sku)s::text, 'reason', 'purchase', 'purchase_id', 'p_1', 'caller', 'tests')))
 """
 
 

@@ -129,7 +129,9 @@ def test_grant_that_is_refused_while_the_end_comes(client: Client, rows: Rows, d
         session.execute("SET search_path = public, pg_catalog")
         refused = session.execute("""
             SELECT refusal FROM entitlement_transition(
-                'GRANT', 'u_123', 'item1', 'p', NULL, NULL, '0', '0', 't')""").fetchone()
+                jsonb_populate_record(NULL::entitlement_change, '{"operation": "GRANT", "user_id": "u_123",
+                                      "stock_keeping_unit": "item1", "purchase_id": "p", "trace_id": "t"}'),
+                '0', '0')""").fetchone()
     (clock,) = rows.execute("SELECT last_value AS readings, is_called FROM ticks").fetchall()
     assert (clock["readings"], clock["is_called"]) == (1, True)
     assert refused == ("already ACTIVE",)

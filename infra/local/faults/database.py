@@ -34,8 +34,8 @@ _children: dict[str, list[Popen[bytes]]] = {}
 # The name of the actor of a command that fails.
 ACTOR = "make fault"
 
-REVOKE_EXPIRY = "REVOKE EXECUTE ON FUNCTION entitlements_record_due FROM grantwire_functions"
-GRANT_EXPIRY = "GRANT EXECUTE ON FUNCTION entitlements_record_due TO grantwire_functions"
+REVOKE_EXPIRY = "REVOKE EXECUTE ON FUNCTION expire_due FROM grantwire_functions"
+GRANT_EXPIRY = "GRANT EXECUTE ON FUNCTION expire_due TO grantwire_functions"
 REVOKE_CONFIRMATION = "REVOKE UPDATE ON outbox_confirmation FROM grantwire_functions"
 GRANT_CONFIRMATION = "GRANT UPDATE ON outbox_confirmation TO grantwire_functions"
 

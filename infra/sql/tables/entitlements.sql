@@ -43,6 +43,24 @@ CREATE INDEX entitlements_starting ON entitlements (starts_at) WHERE start_pendi
 CREATE INDEX entitlements_expiring ON entitlements (expires_at) WHERE expiring_pending;
 CREATE INDEX entitlements_ending ON entitlements (expires_at) WHERE status = 'ACTIVE' AND expires_at IS NOT NULL;
 
+-- A change that a caller or a time asks for, with who asked and why. Python sends a JSON object with these fields, so that
+-- a new field changes no signature.
+CREATE TYPE entitlement_change AS (
+    operation_id       uuid,
+    operation          text,
+    user_id            text,
+    stock_keeping_unit text,
+    reason             text,
+    purchase_id        text,
+    starts_at          timestamptz,
+    expires_at         timestamptz,
+    caller             text,
+    trace_id           text,
+    -- NULL for time events, which no request made: the address that the request came from, and its id.
+    source_address     inet,
+    correlation_id     text
+);
+
 -- An entitlement is never deleted, and its primary key never changes.
 GRANT SELECT, INSERT,
       UPDATE (status, version, updated_at, starts_at, expires_at, purchase_id, start_pending, expiring_pending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -36,6 +37,20 @@ _METHOD = (
     " key."
 )
 
+_CHANGE = json.dumps(
+    {
+        "operation": "GRANT",
+        "user_id": "u%s",
+        "stock_keeping_unit": "item1",
+        "reason": "purchase",
+        "purchase_id": "p%s",
+        "operation_id": "%s",
+        "caller": "local",
+        "trace_id": "1-00000000-000000000000000000000000",
+        "source_address": "192.0.2.1",
+        "correlation_id": "%s",
+    }
+)
 # A new user and a new key each time. Values that Python would compute are constants.
 _CHANGE_ARGUMENTS = {
     "caller": "'local'",
@@ -44,19 +59,9 @@ _CHANGE_ARGUMENTS = {
     "request_hash": f"'v1:{'0' * 64}'",
     "ttl": "interval '24 hours'",
     "lock_wait_ms": "2000",
-    "operation": "'GRANT'",
-    "user_id": "'u' || :number",
-    "stock_keeping_unit": "'item1'",
-    "reason": "'purchase'",
-    "purchase_id": "'p' || :number",
-    "operation_id": "gen_random_uuid()",
-    "trace_id": "'1-00000000-000000000000000000000000'",
-    "source_address": "'192.0.2.1'",
-    "starts_at": "NULL",
-    "expires_at": "NULL",
     "grace": "'0 seconds'",
     "notice": "'72 hours'",
-    "correlation_id": "gen_random_uuid()",
+    "change": f"format('{_CHANGE}', :number::text, :number::text, gen_random_uuid(), gen_random_uuid())",
 }
 _STORED = """
 SELECT status_code, response_body FROM idempotency_keys

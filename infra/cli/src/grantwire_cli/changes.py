@@ -42,15 +42,13 @@ def send_change(session: Session, operation: str, key: str | None, body: Mapping
 
 
 def _command_line(operation: str, key: str, body: Mapping[str, Any]) -> str:
-    options = {
-        "--reason": body.get("reason"),
-        "--purchase-id": body.get("purchase_id"),
-        "--starts": body.get("starts_at"),
-        "--expires": body.get("expires_at"),
-        "--key": key,
-    }
-    words = ["grantwire", "entitlements", operation, str(body["user_id"]), str(body["stock_keeping_unit"])]
-    words += [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    """Return the command of a change. The option of a field has its name: `--purchase-id`; a time is `--starts`."""
+    arguments = ("user_id", "stock_keeping_unit")
+    options = {name: value for name, value in body.items() if name not in arguments} | {"key": key}
+    words = ["grantwire", "entitlements", operation, *(str(body[name]) for name in arguments)]
+    for name, value in options.items():
+        if value is not None:
+            words += ["--" + name.removesuffix("_at").replace("_", "-"), str(value)]
     if operation == "extend" and body.get("expires_at") is None:
         words.append("--no-end")
     return shlex.join(words)

@@ -1,5 +1,5 @@
 -- Grants, revokes or extends an entitlement, at most once for each idempotency key (E6, E7, K5). Key, entitlement,
--- events, audit rows and stored response commit together or not at all.
+-- events, audit rows and stored response commit together or not at all. The caller of the key is that of the p_change.
 --
 -- `outcome` is APPLIED, REPLAYED, ENTITLEMENT_STATE_CONFLICT, IDEMPOTENCY_KEY_CONFLICT, REQUEST_IN_PROGRESS or
 -- BAD_REQUEST. status_code and body are the response to send, byte for byte. They are NULL for IDEMPOTENCY_KEY_CONFLICT
@@ -10,27 +10,24 @@
 -- BAD_REQUEST means that the end is not in the future by the clock of the database. It is decided here, after the stored
 -- response was looked up, because a repeat of a request must get its response also after that end.
 CREATE OR REPLACE FUNCTION change_entitlement(
-    p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer,
-    p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text,
-    p_operation_id uuid, p_trace_id text, p_source_address inet,
-    p_starts_at timestamptz, p_expires_at timestamptz, p_grace interval, p_notice interval, p_correlation_id text,
+    p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_grace interval,
+    p_notice interval, p_change entitlement_change,
     OUT outcome text, OUT status_code integer, OUT body text
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     transition record;
     detail     jsonb := jsonb_build_object(
-        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
+        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12), 'reason', p_change.reason);
 BEGIN
     SELECT b.decision, b.status_code, b.body INTO outcome, status_code, body
-      FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
+      FROM idempotency_begin(p_change.caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
 
     IF outcome IN ('REPLAYED', 'REQUEST_IN_PROGRESS') THEN
         RETURN;
     END IF;
 
     IF outcome = 'PROCEED' THEN
-        SELECT * INTO transition FROM entitlement_transition(
-            p_operation, p_user_id, p_sku, p_purchase_id, p_starts_at, p_expires_at, p_grace, p_notice, p_trace_id);
+        SELECT * INTO transition FROM entitlement_transition(p_change, p_grace, p_notice);
         IF transition.invalid IS NOT NULL THEN
             outcome     := 'BAD_REQUEST';
             status_code := 400;
@@ -39,30 +36,32 @@ BEGIN
         ELSIF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
             status_code := 200;
-            body        := entitlement_change_response(transition.entitlement, p_operation);
-            PERFORM entitlement_record_change(
-                transition.entitlement, p_operation, p_operation_id, p_caller, p_reason, p_purchase_id, p_trace_id,
-                detail, p_source_address, p_correlation_id);
+            body        := entitlement_json(
+                transition.entitlement,
+                CASE WHEN (transition.entitlement).start_pending THEN 'SCHEDULED'
+                     ELSE (transition.entitlement).status END,
+                true, p_change.operation <> 'REVOKE');
+            PERFORM record_change(p_change, transition.entitlement, detail);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
             body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(transition.refusal) || '}';
             detail      := detail || jsonb_build_object('refusal', transition.refusal);
         END IF;
-        PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
+        PERFORM idempotency_finish(p_change.caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
         IF outcome = 'APPLIED' THEN
             RETURN;
         END IF;
-    ELSIF key_conflict_count(p_caller, p_route, p_key, p_operation_id) > 1 THEN
+    ELSIF key_conflict_count(p_change.caller, p_route, p_key, p_change.operation_id) > 1 THEN
         RETURN;
     END IF;
 
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, purchase_id,
             source_address, correlation_id)
-    VALUES (p_operation_id, p_caller, p_operation, outcome, p_user_id, p_sku, p_trace_id,
-            detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address,
-            p_correlation_id);
+    VALUES (p_change.operation_id, p_change.caller, p_change.operation, outcome, p_change.user_id,
+            p_change.stock_keeping_unit, p_change.trace_id, detail, p_change.purchase_id, p_change.source_address,
+            p_change.correlation_id);
 END
 $$;
 

@@ -1,5 +1,6 @@
--- Executes a batch: calls change_entitlement for each item, in order, in one transaction (K6). Element n of each
--- array belongs to item n. `outcomes`, `status_codes` and `bodies` have what change_entitlement returned for each item.
+-- Executes a batch: calls change_entitlement for each item, in order, in one transaction (K6). p_changes is an array of
+-- objects: route, key and request_hash of an item, and the fields of its change. `outcomes`, `status_codes` and `bodies`
+-- have what change_entitlement returned for each item.
 --
 -- All keys are locked first (idempotency_lock_keys). An item whose key another transaction holds for longer than
 -- p_lock_wait_ms gets REQUEST_IN_PROGRESS, and the others are executed. Then all entitlements are locked, and the events
@@ -10,28 +11,31 @@
 -- With p_atomic, the first refused item ends the batch: everything before it is rolled back, and nothing is stored, not
 -- even the refusal. `refused` is then its position, and the three arrays end with this item.
 --
--- All items have the correlation id of the batch.
 CREATE OR REPLACE FUNCTION change_entitlements(
-    p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean,
-    p_trace_id text, p_source_address inet, p_grace interval, p_notice interval,
-    p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[],
-    p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamptz[],
-    p_expires_at timestamptz[], p_correlation_id text,
+    p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_grace interval,
+    p_notice interval, p_changes jsonb,
     OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     deadline timestamptz := statement_timestamp() + p_wait_ms * interval '1 millisecond';
+    changes  entitlement_change[] := ARRAY(
+        SELECT c FROM jsonb_populate_recordset(NULL::entitlement_change, p_changes) AS c);
+    routes   text[];
+    keys     text[];
+    hashes   text[];
     held     integer[];
     user_ids text[];
     skus     text[];
     result   record;
 BEGIN
-    held := idempotency_lock_keys(p_caller, p_routes, p_keys, p_request_hashes, p_lock_wait_ms);
+    SELECT array_agg(i.route), array_agg(i.key), array_agg(i.request_hash) INTO routes, keys, hashes
+      FROM jsonb_to_recordset(p_changes) AS i (route text, key text, request_hash text);
+    held := idempotency_lock_keys(p_caller, routes, keys, hashes, p_lock_wait_ms);
 
     -- Only of the items that will be executed: a replay waits for nothing. LIMIT makes each search one by primary key.
-    SELECT array_agg(i.user_id), array_agg(i.sku) INTO user_ids, skus
-      FROM unnest(p_routes, p_keys, p_request_hashes, p_user_ids, p_skus) WITH ORDINALITY
-           AS i (route, key, request_hash, user_id, sku, position)
+    SELECT array_agg((changes[i.position]).user_id), array_agg((changes[i.position]).stock_keeping_unit)
+      INTO user_ids, skus
+      FROM unnest(routes, keys, hashes) WITH ORDINALITY AS i (route, key, request_hash, position)
      WHERE i.position <> ALL (held)
        AND (SELECT k.expires_at FROM idempotency_keys k
              WHERE k.caller = p_caller AND k.route = i.route AND k.idempotency_key = i.key AND k.expires_at > now()
@@ -41,18 +45,16 @@ BEGIN
 
     -- The block is a subtransaction. The exception rolls it back; variables keep their values.
     BEGIN
-        FOR item IN 1 .. cardinality(p_keys) LOOP
+        FOR item IN 1 .. cardinality(changes) LOOP
             IF item = ANY (held) THEN
                 SELECT 'REQUEST_IN_PROGRESS' AS outcome, NULL::integer AS status_code, NULL::text AS body INTO result;
             ELSE
                 SELECT c.outcome, c.status_code, c.body INTO result FROM change_entitlement(
-                    p_caller, p_routes[item], p_keys[item], p_request_hashes[item], p_ttl,
+                    routes[item], keys[item], hashes[item], p_ttl,
                     -- Zero would mean to wait without a limit.
                     least(p_lock_wait_ms,
                           greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000))::integer,
-                    p_operations[item], p_user_ids[item], p_skus[item], p_reasons[item], p_purchase_ids[item],
-                    p_operation_ids[item], p_trace_id, p_source_address, p_starts_at[item], p_expires_at[item],
-                    p_grace, p_notice, p_correlation_id) c;
+                    p_grace, p_notice, changes[item]) c;
             END IF;
             outcomes[item]     := result.outcome;
             status_codes[item] := result.status_code;

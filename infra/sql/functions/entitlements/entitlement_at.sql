@@ -14,12 +14,12 @@
 -- settings force index scans, because a plan made while the partitions have few rows would read them completely.
 CREATE OR REPLACE FUNCTION entitlement_at(
     p_user_id text, p_sku text, p_at timestamptz, p_now timestamptz,
-    OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamptz, OUT expires_at timestamptz,
-    OUT updated_at timestamptz
+    OUT refusal text, OUT entitlement entitlements
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER
   SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     audit_begin timestamptz := entitlement_audit_begin();
+    last_change jsonb;
     first_kept  record;
 BEGIN
     IF p_at > p_now THEN
@@ -31,20 +31,20 @@ BEGIN
         RETURN;
     END IF;
 
-    SELECT e.status, e.version, e.starts_at, e.expires_at, e.updated_at
-      INTO status, version, starts_at, expires_at, updated_at
+    SELECT e.* INTO entitlement
       FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
-    IF NOT FOUND OR updated_at <= p_at OR updated_at - p_now >= p_now - p_at THEN
+    IF NOT FOUND OR entitlement.updated_at <= p_at OR entitlement.updated_at - p_now >= p_now - p_at THEN
         RETURN;
     END IF;
 
-    SELECT a.status, a.version, a.starts_at, a.expires_at, a.changed_at
-      INTO status, version, starts_at, expires_at, updated_at
+    -- The audit has the columns of the entitlement by the same names, but for one.
+    SELECT to_jsonb(a) || jsonb_build_object('updated_at', a.changed_at) INTO last_change
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
        AND a.changed_at <= p_at
      ORDER BY a.version DESC LIMIT 1;
-    IF FOUND THEN
+    entitlement := jsonb_populate_record(NULL::entitlements, last_change);
+    IF last_change IS NOT NULL THEN
         RETURN;
     END IF;
 

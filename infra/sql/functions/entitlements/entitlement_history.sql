@@ -1,5 +1,6 @@
--- Returns the applied changes of an entitlement before p_before, newest first, at most p_limit (K8). NULL p_before: all.
--- Refused operations are not part of the history. `status` is that after the change, SCHEDULED before the start.
+-- Returns the applied changes of an entitlement before p_before, newest first, at most p_limit, each as a JSON object
+-- (K8). NULL p_before: all. Refused operations are not part of the history. The status is that after the change,
+-- SCHEDULED before the start.
 --
 -- The order is that of the versions. changed_at is the time of the change, and grows with the version also if the clock was
 -- set back (W6). So that of the last row of a page is the p_before of the next one.
@@ -9,10 +10,7 @@
 -- force index scans, because a plan made while the partitions have few rows would read them completely.
 CREATE OR REPLACE FUNCTION entitlement_history(
     p_user_id text, p_sku text, p_before timestamptz, p_limit integer
-) RETURNS TABLE (
-    version bigint, operation text, status text, changed_at timestamptz, reason text, purchase_id text, caller text,
-    starts_at timestamptz, expires_at timestamptz
-) LANGUAGE plpgsql STABLE SECURITY DEFINER
+) RETURNS TABLE (change text, changed_at timestamptz) LANGUAGE plpgsql STABLE SECURITY DEFINER
   SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     IF p_limit > 1001 THEN
@@ -21,8 +19,13 @@ BEGIN
     END IF;
 
     RETURN QUERY
-        SELECT a.version, a.operation, entitlement_state(a.status, a.starts_at, NULL, '0', a.changed_at),
-               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at
+        SELECT '{"version":' || a.version || ',"operation":"' || a.operation
+               || '","status":"' || entitlement_state(a.status, a.starts_at, NULL, '0', a.changed_at)
+               || '","occurred_at":"' || rfc3339(a.changed_at)
+               || '","reason":' || coalesce(to_json(a.detail->>'reason')::text, 'null')
+               || ',"purchase_id":' || coalesce(to_json(a.purchase_id)::text, 'null')
+               || ',"caller":' || to_json(a.caller) || entitlement_fields(a, false) || '}',
+               a.changed_at
           FROM entitlement_audit a
          WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku
            AND a.changed_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'

@@ -1,7 +1,8 @@
 -- Returns the positions, from 1, of those events that are genuine (G1, ADR 0028). Each array has one element for
--- each event. An event is genuine if the audit has an APPLIED row with its id, user, sku, version, start and end, and with
--- the operation that causes events of its type. Where a month was dropped from the audit, a forced redrive takes its
--- place: a dead letter with the event's id and the same message, which p_digests identifies by SHA-256.
+-- each event. An event is genuine if the audit has an APPLIED row with its id, user, sku, version and optional fields
+-- (p_fields, as entitlement_fields renders them), and with the operation that causes events of its type. Where a month was
+-- dropped from the audit, a forced redrive takes its place: a dead letter with the event's id and the same message, which
+-- p_digests identifies by SHA-256.
 --
 -- The first search is limited to a day around the time of the event, so that it reads one or two partitions. The time of
 -- an event can be further from that of its audit row, because updated_at never decreases even if the clock does. So the
@@ -12,8 +13,7 @@
 -- settings force index scans, because a plan made while the partitions are empty would read them completely.
 CREATE OR REPLACE FUNCTION genuine_events(
     p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[],
-    p_times timestamptz[], p_digests bytea[],
-    p_starts_at timestamptz[], p_expires_at timestamptz[]
+    p_times timestamptz[], p_digests bytea[], p_fields text[]
 ) RETURNS integer[] LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     positions integer[];
@@ -25,9 +25,8 @@ BEGIN
 
     positions := ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times, p_starts_at, p_expires_at)
-               WITH ORDINALITY AS e (
-                   event_id, user_id, sku, event_type, version, occurred_at, starts_at, expires_at, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times, p_fields)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, occurred_at, fields, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
@@ -36,8 +35,7 @@ BEGIN
                   AND a.outcome = 'APPLIED'
                   AND a.version = e.version
                   AND entitlement_event_type(a.operation) = e.event_type
-                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
-                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
+                  AND entitlement_fields(a, false) = e.fields
                 LIMIT 1) AS audited);
     IF cardinality(positions) = cardinality(p_event_ids) THEN
         RETURN positions;
@@ -45,16 +43,15 @@ BEGIN
 
     positions := positions || ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_starts_at, p_expires_at)
-               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, starts_at, expires_at, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_fields)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, fields, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
                   AND a.outcome = 'APPLIED'
                   AND a.version = e.version
                   AND entitlement_event_type(a.operation) = e.event_type
-                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
-                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
+                  AND entitlement_fields(a, false) = e.fields
                 LIMIT 1) AS audited
          WHERE e.position <> ALL (positions));
 

@@ -34,7 +34,8 @@ BEGIN
     END IF;
 
     WITH page AS (
-      SELECT a.*, row_number() OVER (ORDER BY a.transaction_id, a.occurred_at, a.operation_id) AS number
+      SELECT a.*, entitlement_fields(a, false) AS fields,
+             row_number() OVER (ORDER BY a.transaction_id, a.occurred_at, a.operation_id) AS number
         FROM entitlement_audit a
        WHERE a.outcome = 'APPLIED'
          AND (a.transaction_id, a.occurred_at, a.operation_id)
@@ -52,9 +53,7 @@ BEGIN
              || ',"occurred_at":"' || rfc3339(p.changed_at)
              || '","reason":' || coalesce(to_json(p.detail->>'reason')::text, 'null')
              || ',"purchase_id":' || coalesce(to_json(p.purchase_id)::text, 'null')
-             || ',"caller":' || to_json(p.caller)
-             || coalesce(',"starts_at":"' || rfc3339(p.starts_at) || '"', '')
-             || coalesce(',"expires_at":"' || rfc3339(p.expires_at) || '"', '') || '}' AS item
+             || ',"caller":' || to_json(p.caller) || p.fields || '}' AS item
         FROM page p)
     SELECT coalesce(string_agg(i.item, ',' ORDER BY i.number) FILTER (WHERE i.number <= p_limit), ''),
            count(*) > p_limit,

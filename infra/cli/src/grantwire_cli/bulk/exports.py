@@ -15,6 +15,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from grantwire_cli.bulk.fields import FIELDS
 from grantwire_cli.bulk.lines import Format
 from grantwire_cli.errors import CommandError
 from grantwire_cli.files import open_own, write_private
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 PATH = "/v1/snapshot"
 PAGE_SIZE = 1000
-COLUMNS = ("user_id", "stock_keeping_unit", "status", "version", "updated_at", "starts_at", "expires_at")
+COLUMNS = ("user_id", "stock_keeping_unit", "status", "version", "updated_at", *FIELDS)
 
 # Where a formula can begin: in a cell, and after a semicolon, at which some languages separate cells. Some spreadsheets
 # remove white space before it. The letters are those that they accept, also in full width. An apostrophe is in the list

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 OPERATIONS = ("grant", "revoke", "extend")
 REQUIRED = ("operation", "user_id", "stock_keeping_unit", "reason", "purchase_id")
-OPTIONAL = ("idempotency_key", "starts_at", "expires_at")
 TIMES = ("starts_at", "expires_at")
+FIELDS = TIMES  # the optional fields of an entitlement
+OPTIONAL = ("idempotency_key", *FIELDS)
 NO_END = "none"  # the expires_at of an extension that removes the end
 MAX_LENGTHS = {"user_id": 128, "stock_keeping_unit": 128, "reason": 64, "purchase_id": 128}
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grantwire.entitlements.batches import BatchItem, BatchResult
-from grantwire.entitlements.store import to_stored_response
+from grantwire.entitlements.store import change_fields, encode, to_stored_response
 from grantwire.errors import NotAppliedError, RejectedError, RetryableError
 from grantwire.idempotency import request_hash
-from grantwire.identifiers import uuid7_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import timedelta
 
     from grantwire.database import Database
@@ -23,11 +21,8 @@ if TYPE_CHECKING:
 CHANGE_BATCH = """
 SELECT outcomes, status_codes, bodies, refused
   FROM change_entitlements(
-         %(caller)s, %(ttl)s, %(lock_wait_ms)s::integer, %(wait_ms)s::integer, %(atomic)s, %(trace_id)s,
-         %(source_address)s::inet, %(grace)s, %(notice)s, %(route)s::text[], %(key)s::text[],
-         %(request_hash)s::text[], %(operation)s::text[], %(user_id)s::text[], %(stock_keeping_unit)s::text[],
-         %(reason)s::text[], %(purchase_id)s::text[], %(operation_id)s::uuid[], %(starts_at)s::timestamptz[],
-         %(expires_at)s::timestamptz[], %(correlation_id)s::text)
+         %(caller)s, %(ttl)s, %(lock_wait_ms)s::integer, %(wait_ms)s::integer, %(atomic)s, %(grace)s, %(notice)s,
+         %(changes)s::jsonb)
 """
 
 
@@ -72,17 +67,12 @@ class EntitlementBatches:
         valid = [item for item in batch.items if isinstance(item, BatchItem)]
         if not valid:
             return BatchResult(list(invalid.values()))
+        changes = [
+            _with_key(item, change_fields(item.command, caller, trace_id, source_address, correlation_id))
+            for item in valid
+        ]
         outcomes, status_codes, bodies, refused = self._database.fetch_row(
-            CHANGE_BATCH,
-            {
-                **self._parameters,
-                **_columns(valid),
-                "caller": caller,
-                "atomic": batch.atomic,
-                "trace_id": trace_id,
-                "source_address": source_address,
-                "correlation_id": correlation_id,
-            },
+            CHANGE_BATCH, {**self._parameters, "caller": caller, "atomic": batch.atomic, "changes": encode(changes)}
         )
         results = list(map(_to_result, outcomes, status_codes, bodies))
         if refused is not None:
@@ -91,16 +81,13 @@ class EntitlementBatches:
         return BatchResult([invalid.get(n) or next(executed) for n in range(len(batch.items))])
 
 
-def _columns(items: Sequence[BatchItem]) -> dict[str, list[Any]]:
-    """Return the parameters that are arrays with an element for each item."""
-    commands = [item.command for item in items]
+def _with_key(item: BatchItem, change: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an item's change, with its route, key and request hash."""
     return {
-        **{name: [getattr(command, name) for command in commands] for name in commands[0]._fields},
-        "operation": [command.operation.value for command in commands],
-        "route": [command.operation.route for command in commands],
-        "key": [item.key for item in items],
-        "request_hash": [request_hash(command.fields()) for command in commands],
-        "operation_id": [uuid7_text() for _ in items],
+        **change,
+        "route": item.command.operation.route,
+        "key": item.key,
+        "request_hash": request_hash(item.command.fields()),
     }
 
 

@@ -21,27 +21,25 @@ if TYPE_CHECKING:
 # One lookup by primary key. statement_timestamp() is one time for the whole statement.
 CHECK = """
 SELECT c.body, c.etag, c.max_age
-  FROM (VALUES (%(user_id)s::text, %(sku)s::text)) AS asked (user_id, sku)
-  LEFT JOIN entitlements e ON e.user_id = asked.user_id AND e.stock_keeping_unit = asked.sku
+  FROM (VALUES (%(user_id)s::text, %(sku)s::text)) AS requested (user_id, sku)
+  LEFT JOIN entitlements e ON e.user_id = requested.user_id AND e.stock_keeping_unit = requested.sku
  CROSS JOIN LATERAL entitlement_check(
-         asked.user_id, asked.sku, e.status, e.version, e.starts_at, e.expires_at, e.updated_at,
-         %(grace)s, %(cache)s, statement_timestamp()) AS c
+         requested.user_id, requested.sku, e, %(grace)s, %(cache)s, statement_timestamp()) AS c
 """
 
 # LATERAL with LIMIT makes each check a lookup by primary key: a join could read the whole table. So every plan loops
 # over the pairs in their order, and no test can show that ORDER BY is needed. It stays, because PostgreSQL promises no
 # order of the input of an aggregate without it.
 CHECK_MANY = """
-SELECT '{"results":[' || string_agg(c.body, ',' ORDER BY asked.position) || ']}'
-  FROM unnest(%(user_ids)s::text[], %(skus)s::text[]) WITH ORDINALITY AS asked (user_id, sku, position)
+SELECT '{"results":[' || string_agg(c.body, ',' ORDER BY requested.position) || ']}'
+  FROM unnest(%(user_ids)s::text[], %(skus)s::text[]) WITH ORDINALITY AS requested (user_id, sku, position)
   LEFT JOIN LATERAL (
-       SELECT status, version, starts_at, expires_at, updated_at
-         FROM entitlements
-        WHERE user_id = asked.user_id AND stock_keeping_unit = asked.sku
-        LIMIT 1) AS e ON true
+       SELECT e AS entitlement
+         FROM entitlements e
+        WHERE e.user_id = requested.user_id AND e.stock_keeping_unit = requested.sku
+        LIMIT 1) AS found ON true
  CROSS JOIN LATERAL entitlement_check(
-         asked.user_id, asked.sku, e.status, e.version, e.starts_at, e.expires_at, e.updated_at,
-         %(grace)s, %(cache)s, statement_timestamp()) AS c
+         requested.user_id, requested.sku, found.entitlement, %(grace)s, %(cache)s, statement_timestamp()) AS c
 """
 
 # Returns a refusal instead of raising an error, because it is for the caller. There is nothing to cache: NULL.
@@ -49,8 +47,7 @@ CHECK_AT = """
 SELECT past.refusal, c.body
   FROM entitlement_at(%(user_id)s, %(sku)s, %(at)s::timestamptz, statement_timestamp()) AS past
  CROSS JOIN LATERAL entitlement_check(
-         %(user_id)s, %(sku)s, past.status, past.version, past.starts_at, past.expires_at, past.updated_at,
-         %(grace)s, NULL, %(at)s::timestamptz) AS c
+         %(user_id)s, %(sku)s, past.entitlement, %(grace)s, NULL, %(at)s::timestamptz) AS c
 """
 
 
@@ -80,24 +77,24 @@ class Checks:
             "cache": f"{caching.check_cache.total_seconds()} seconds",
         }
 
-    def check(self, asked: CheckRequest) -> CheckResult:
+    def check(self, request: CheckRequest) -> CheckResult:
         """Check one entitlement now."""
-        names = {"user_id": asked.user_id, "sku": asked.stock_keeping_unit}
+        names = {"user_id": request.user_id, "sku": request.stock_keeping_unit}
         return CheckResult._make(self._database.fetch_row(CHECK, names | self._settings))
 
-    def check_at(self, asked: CheckRequest) -> str:
-        """Check one entitlement as of the past time `asked.at`, and return the JSON text.
+    def check_at(self, request: CheckRequest) -> str:
+        """Check one entitlement as of the past time `request.at`, and return the JSON text.
 
         Raises BadRequestError if that time is in the future, or before what the audit still has.
         """
-        parameters = {"user_id": asked.user_id, "sku": asked.stock_keeping_unit, "at": asked.at}
+        parameters = {"user_id": request.user_id, "sku": request.stock_keeping_unit, "at": request.at}
         refusal, body = self._database.fetch_row(CHECK_AT, parameters | self._settings)
         if refusal is not None:
             raise BadRequestError(str(refusal))
         return str(body)
 
-    def check_many(self, asked: ChecksRequest) -> str:
+    def check_many(self, request: ChecksRequest) -> str:
         """Check several entitlements in one round trip, at the same moment; return the JSON text, in their order."""
-        names = {"user_ids": asked.user_ids, "skus": asked.stock_keeping_units}
+        names = {"user_ids": request.user_ids, "skus": request.stock_keeping_units}
         (body,) = self._database.fetch_row(CHECK_MANY, names | self._settings)
         return str(body)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from grantwire.entitlements.settings import TimeSettings
     from grantwire.workers.budget import Budget
 
-# The SQL function (infra/sql/functions/entitlements_record_due.sql) decides what is due, by the clock of the database.
+# The SQL function (infra/sql/functions/expire_due.sql) decides what is due, by the clock of the database.
 RECORD_DUE = """
 SELECT started, expiring, expired, failed, error, failed_of
-  FROM entitlements_record_due(
+  FROM expire_due(
          %(limit)s, %(grace)s, %(notice)s, %(trace_id)s, %(isolate)s, %(skip)s::integer[])
 """
 

@@ -16,16 +16,7 @@ WITH page AS (
     FROM entitlement_history(%(user_id)s, %(sku)s, %(before)s::timestamptz, %(limit)s::integer + 1))
 SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"stock_keeping_unit":' || to_json(%(sku)s::text)
     || ',"history":['
-    || coalesce(string_agg(
-         '{"version":' || version || ',"operation":"' || operation || '","status":"' || status
-         || '","occurred_at":"' || rfc3339(changed_at)
-         || '","reason":' || coalesce(to_json(reason)::text, 'null')
-         || ',"purchase_id":' || coalesce(to_json(purchase_id)::text, 'null')
-         || ',"caller":' || to_json(caller)
-         || coalesce(',"starts_at":"' || rfc3339(starts_at) || '"', '')
-         || coalesce(',"expires_at":"' || rfc3339(expires_at) || '"', '')
-         || '}',
-         ',' ORDER BY position) FILTER (WHERE position <= %(limit)s), '')
+    || coalesce(string_agg(change, ',' ORDER BY position) FILTER (WHERE position <= %(limit)s), '')
     || ']'
     || CASE WHEN count(*) > %(limit)s
             THEN ',"next_before":"' || rfc3339(min(changed_at) FILTER (WHERE position <= %(limit)s)) || '"'

@@ -16,3 +16,7 @@ EVENT_TYPES = frozenset(
         "EntitlementExpired",
     }
 )
+
+# The fields of an entitlement that an event has where they are set (K3), in the order of the SQL function
+# entitlement_fields.
+OPTIONAL_FIELDS = ("starts_at", "expires_at")

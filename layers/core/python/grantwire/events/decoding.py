@@ -9,9 +9,10 @@ from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from grantwire.errors import RejectedError
-from grantwire.events import EVENT_TYPES
+from grantwire.events import EVENT_TYPES, OPTIONAL_FIELDS
 from grantwire.events.genuine import message_digest
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7_text
@@ -19,14 +20,10 @@ from grantwire.identifiers import uuid7_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from google.protobuf.timestamp_pb2 import Timestamp
-
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; _format_time appends the "Z"
 _NANOS_PER_SECOND = 1_000_000_000
 _CANONICAL_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-# The start and the end of the entitlement, if it has them (K3).
-_OPTIONAL_TIMES = ("starts_at", "expires_at")
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Larger than any valid event: with the longest names in four-byte characters an event has less than 3 KiB.
 MAX_EVENT_BYTES = 64 * 1024
@@ -76,7 +73,7 @@ def probe_event() -> Event:
 def decode_payload(data: bytes) -> dict[str, Any]:
     """Decode the fields of an event, named as in the outbox; raises RejectedError if one is missing or invalid.
 
-    `starts_at` and `expires_at` are present only where the event has them.
+    The optional fields are present only where the event has them.
 
     The length of names is not checked here, because the constraints of the tables check it.
     """
@@ -97,9 +94,10 @@ def decode_payload(data: bytes) -> dict[str, Any]:
         "source_id": message.source_id,
         "version": message.version,
     }
-    for name in _OPTIONAL_TIMES:
+    for name in OPTIONAL_FIELDS:
         if message.HasField(name):
-            payload[name] = _format_time(name, getattr(message, name))
+            value = getattr(message, name)
+            payload[name] = _format_time(name, value) if isinstance(value, Timestamp) else value
     for name in ("user_id", "stock_keeping_unit", "version"):
         if not payload[name]:
             raise RejectedError(f"{name} is missing")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from grantwire.errors import RejectedError
-from grantwire.events import EVENT_TYPES
+from grantwire.events import EVENT_TYPES, OPTIONAL_FIELDS
 from grantwire.events.v1 import EntitlementEvent
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _TEXT_FIELDS = ("event_id", "event_type", "user_id", "stock_keeping_unit", "source", "source_id")
 _FIELDS = frozenset({*_TEXT_FIELDS, "occurred_at", "version"})
-# The start and the end of the entitlement, if it has them (K3).
-_OPTIONAL_TIMES = frozenset({"starts_at", "expires_at"})
+_OPTIONAL_FIELDS = frozenset(OPTIONAL_FIELDS)
+_TIMES = frozenset(name for name, field in EntitlementEvent.DESCRIPTOR.fields_by_name.items() if field.message_type)
 _get_text_fields = itemgetter(*_TEXT_FIELDS)
 
 # Characters that a header may contain unescaped: visible ASCII except the escape character itself.
@@ -33,10 +33,10 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
 
     Raises RejectedError, which says what is wrong, if the payload is not a valid event. Retrying cannot help (O5).
     """
-    if not isinstance(payload, dict) or (payload.keys() != _FIELDS and payload.keys() - _OPTIONAL_TIMES != _FIELDS):
+    if not isinstance(payload, dict) or (payload.keys() != _FIELDS and payload.keys() - _OPTIONAL_FIELDS != _FIELDS):
         raise RejectedError(
             f"the payload must have exactly these fields: {', '.join(sorted(_FIELDS))};"
-            f" optional: {', '.join(sorted(_OPTIONAL_TIMES))}"
+            f" optional: {', '.join(sorted(_OPTIONAL_FIELDS))}"
         )
     if not all(_get_text_fields(payload)):
         raise RejectedError(f"these fields must not be empty: {', '.join(_TEXT_FIELDS)}")
@@ -47,9 +47,7 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
             raise RejectedError("event_id must be a UUID")
         if payload["event_type"] not in EVENT_TYPES:
             raise RejectedError(f"event_type must be one of {', '.join(sorted(EVENT_TYPES))}")
-        times = {"occurred_at": _encode_time("occurred_at", payload["occurred_at"])}
-        if len(payload) > len(_FIELDS):
-            times |= {name: _encode_time(name, payload[name]) for name in payload.keys() & _OPTIONAL_TIMES}
+        times = {name: _encode_time(name, payload[name]) for name in payload.keys() & _TIMES}
         return EntitlementEvent(**(payload | times)).SerializeToString()
     except (TypeError, ValueError) as error:
         raise RejectedError(f"the payload cannot be encoded: {error}") from error

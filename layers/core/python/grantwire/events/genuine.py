@@ -7,9 +7,11 @@ stream therefore ask the audit, which is written in the transaction of each chan
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from grantwire.database import wrap_exceptions
+from grantwire.events import OPTIONAL_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +23,7 @@ NOT_GENUINE = "not genuine: the audit has no change with this event id, user, sk
 # The SQL function (infra/sql/functions/genuine_events.sql) defines which events are genuine.
 _FIND_GENUINE = """
 SELECT genuine_events(%(event_ids)s::uuid[], %(user_ids)s::text[], %(skus)s::text[], %(event_types)s::text[],
-                      %(versions)s::bigint[], %(times)s::timestamptz[], %(digests)s::bytea[],
-                      %(starts)s::timestamptz[], %(ends)s::timestamptz[])
+                      %(versions)s::bigint[], %(times)s::timestamptz[], %(digests)s::bytea[], %(fields)s::text[])
 """
 
 
@@ -45,9 +46,13 @@ def find_genuine(tx: Connection, payloads: Sequence[Mapping[str, Any]], digests:
         "versions": [payload["version"] for payload in payloads],
         "times": [payload["occurred_at"] for payload in payloads],
         "digests": list(digests),
-        "starts": [payload.get("starts_at") for payload in payloads],
-        "ends": [payload.get("expires_at") for payload in payloads],
+        "fields": [_optional_fields(payload) for payload in payloads],
     }
     with wrap_exceptions():
         row = tx.execute(_FIND_GENUINE, parameters).fetchone()
     return set() if row is None else {position - 1 for position in row[0]}
+
+
+def _optional_fields(payload: Mapping[str, Any]) -> str:
+    """Return the optional fields of an event as the SQL function entitlement_fields renders them."""
+    return "".join(f',"{name}":{json.dumps(payload[name])}' for name in OPTIONAL_FIELDS if name in payload)

@@ -16,22 +16,17 @@ if TYPE_CHECKING:
 # holds, to know whether there is a next page. Building the JSON in PostgreSQL costs half of building it in Python.
 READ_SNAPSHOT = """
 WITH page AS (
-  SELECT user_id, stock_keeping_unit, version, updated_at, starts_at, expires_at,
-         entitlement_state(status, starts_at, expires_at, %(grace)s::interval,
-                           greatest(statement_timestamp(), updated_at)) AS status,
+  SELECT user_id, stock_keeping_unit,
+         entitlement_json(e, entitlement_state(status, starts_at, expires_at, %(grace)s::interval,
+                                               greatest(statement_timestamp(), updated_at)), true, true) AS entitlement,
          row_number() OVER (ORDER BY user_id, stock_keeping_unit) AS number
-    FROM entitlements
+    FROM entitlements e
    WHERE (user_id, stock_keeping_unit) > (%(user_id)s::text, %(stock_keeping_unit)s::text)
    ORDER BY user_id, stock_keeping_unit
    LIMIT %(limit)s::integer + 1)
 SELECT installation_identity(), pg_snapshot_xmin(pg_current_snapshot())::text,
        pg_snapshot_xmax(pg_current_snapshot())::text,
-       coalesce(string_agg(
-         '{"user_id":' || to_json(user_id) || ',"stock_keeping_unit":' || to_json(stock_keeping_unit)
-         || ',"status":"' || status || '","version":' || version || ',"updated_at":"' || rfc3339(updated_at) || '"'
-         || coalesce(',"starts_at":"' || rfc3339(starts_at) || '"', '')
-         || coalesce(',"expires_at":"' || rfc3339(expires_at) || '"', '') || '}',
-         ',' ORDER BY number) FILTER (WHERE number <= %(limit)s::integer), ''),
+       coalesce(string_agg(entitlement, ',' ORDER BY number) FILTER (WHERE number <= %(limit)s::integer), ''),
        count(*) > %(limit)s::integer,
        max(user_id) FILTER (WHERE number = %(limit)s::integer),
        max(stock_keeping_unit) FILTER (WHERE number = %(limit)s::integer)

@@ -35,10 +35,10 @@ def check_one(request: Request, rt: CheckRuntime) -> Response:
     Both responses have the ETag, and the time for which the result may be cached from now on. A check as of a past
     time has neither, because it says nothing about access now.
     """
-    asked = CheckRequest.parse(request.path_parameters, request.query)
-    if asked.at is not None:
-        return Response(200, rt.checks.check_at(asked))
-    result = rt.checks.check(asked)
+    requested = CheckRequest.parse(request.path_parameters, request.query)
+    if requested.at is not None:
+        return Response(200, rt.checks.check_at(requested))
+    result = rt.checks.check(requested)
     headers = {"ETag": f'"{result.etag}"', "Cache-Control": f"private, max-age={result.max_age}"}
     if _matches(request.headers.get("if-none-match", ()), result.etag):
         return Response(304, "", headers, outcome="NOT_MODIFIED")
@@ -47,8 +47,8 @@ def check_one(request: Request, rt: CheckRuntime) -> Response:
 
 def check_many(request: Request, rt: CheckRuntime) -> Response:
     """Check several entitlements with one statement."""
-    asked = ChecksRequest.parse(request.json_object(max_bytes=MAX_CHECKS_BYTES), request.query)
-    return Response(200, rt.checks.check_many(asked))
+    requested = ChecksRequest.parse(request.json_object(max_bytes=MAX_CHECKS_BYTES), request.query)
+    return Response(200, rt.checks.check_many(requested))
 
 
 def count_pairs(request: Request) -> int:

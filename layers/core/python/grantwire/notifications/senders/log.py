@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grantwire.events import OPTIONAL_FIELDS
 from grantwire.notifications.senders.interface import Sender
 from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from grantwire.notifications.store import Notification
-
-_TIMES = ("starts_at", "expires_at")
 
 
 class LogSender(Sender):
@@ -22,15 +21,16 @@ class LogSender(Sender):
         return 1
 
     def send(self, notification: Notification) -> str:
-        """Write the log line, with the start and the end of the entitlement where it has them."""
-        times = {name: notification.payload[name] for name in _TIMES if name in notification.payload}
+        """Write the log line, with the optional fields of the event."""
+        payload = notification.payload
+        fields = {name: payload[name] for name in OPTIONAL_FIELDS if name in payload}
         logger.info(
             "notification delivered",
             notification_id=str(notification.notification_id),
-            event_id=notification.payload.get("event_id"),
+            event_id=payload.get("event_id"),
             event_type=notification.event_type,
             version=notification.version,
             notification_trace_id=notification.trace_id,
-            **times,
+            **fields,
         )
         return "written to the log"

@@ -5,28 +5,28 @@
 --
 -- The worker calls it, and every change calls it before it decides. So the events are the same whether or not the worker
 -- ran, and no change sees an ended entitlement as ACTIVE. Only the notice is left out if the end is recorded first.
-CREATE OR REPLACE FUNCTION entitlement_record_due(
+CREATE OR REPLACE FUNCTION apply_due(
     p_entitlement entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamptz
 ) RETURNS entitlements LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    known entitlements := p_entitlement;
+    current entitlements := p_entitlement;
     state text;
 BEGIN
-    IF NOT known.start_pending AND (known.status <> 'ACTIVE' OR known.expires_at IS NULL) THEN
-        RETURN known;
+    IF NOT current.start_pending AND (current.status <> 'ACTIVE' OR current.expires_at IS NULL) THEN
+        RETURN current;
     END IF;
-    state := entitlement_state(known.status, known.starts_at, known.expires_at, p_grace, p_now);
-    IF known.start_pending AND state <> 'SCHEDULED' THEN
-        known := entitlement_record_time(known, 'START', p_trace_id, p_now);
+    state := entitlement_state(current.status, current.starts_at, current.expires_at, p_grace, p_now);
+    IF current.start_pending AND state <> 'SCHEDULED' THEN
+        current := announce(current, 'START', p_trace_id, p_now);
     END IF;
     IF state = 'EXPIRED' THEN
-        known := entitlement_record_time(known, 'EXPIRE', p_trace_id, p_now);
-    ELSIF known.expiring_pending AND p_notice > interval '0' AND known.expires_at - p_notice <= p_now THEN
-        known := entitlement_record_time(known, 'EXPIRING', p_trace_id, p_now);
+        current := announce(current, 'EXPIRE', p_trace_id, p_now);
+    ELSIF current.expiring_pending AND p_notice > interval '0' AND current.expires_at - p_notice <= p_now THEN
+        current := announce(current, 'EXPIRING', p_trace_id, p_now);
     END IF;
-    RETURN known;
+    RETURN current;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION entitlement_record_due FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION entitlement_record_due TO grantwire_functions;
+REVOKE EXECUTE ON FUNCTION apply_due FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION apply_due TO grantwire_functions;

@@ -3,10 +3,11 @@
 -- Its updated_at is p_now, but always after that of the last change, also if the clock was set back (E1, W6).
 --
 -- The event carries the purchase that set the times. Its caller in the audit is `grantwire`.
-CREATE OR REPLACE FUNCTION entitlement_record_time(
+CREATE OR REPLACE FUNCTION announce(
     p_entitlement entitlements, p_operation text, p_trace_id text, p_now timestamptz)
 RETURNS entitlements LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+    change  entitlement_change;
     changed entitlements;
 BEGIN
     UPDATE entitlements e
@@ -18,11 +19,16 @@ BEGIN
      WHERE e.user_id = p_entitlement.user_id AND e.stock_keeping_unit = p_entitlement.stock_keeping_unit
     RETURNING e.* INTO changed;
 
-    PERFORM entitlement_record_change(
-        changed, p_operation, gen_random_uuid(), 'grantwire', 'schedule', changed.purchase_id, p_trace_id, '{}', NULL, NULL);
+    change.operation    := p_operation;
+    change.operation_id := gen_random_uuid();
+    change.caller       := 'grantwire';
+    change.reason       := 'schedule';
+    change.purchase_id  := changed.purchase_id;
+    change.trace_id     := p_trace_id;
+    PERFORM record_change(change, changed, '{"reason": "schedule"}');
     RETURN changed;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION entitlement_record_time FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION entitlement_record_time TO grantwire_functions;
+REVOKE EXECUTE ON FUNCTION announce FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION announce TO grantwire_functions;

@@ -3,7 +3,7 @@
 -- is due.
 --
 -- Several workers can run at once. SKIP LOCKED leaves a row to the transaction that holds it: another worker, which
--- records it, or a change, which records what is due before it decides. entitlement_record_due checks the row again,
+-- records it, or a change, which records what is due before it decides. apply_due checks the row again,
 -- after it was locked. All rows are locked first, then the events that theirs will follow, in the order of the aggregates
 -- (W7): the order of the times is another one.
 --
@@ -13,18 +13,18 @@
 -- that are due. So the next call leaves out as many: p_skip and `failed_of` have a number for starts, ends and notices.
 --
 -- enable_seqscan is off because a plan made while the table is empty would use a sequential scan.
-CREATE OR REPLACE FUNCTION entitlements_record_due(
+CREATE OR REPLACE FUNCTION expire_due(
     p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean,
     p_skip integer[],
     OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text,
     OUT failed_of integer[]
 ) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
-    moment timestamptz := clock_timestamp();
-    locked record;
-    due    record;
-    before entitlements;
-    after  entitlements;
+    listed_at timestamptz := clock_timestamp();
+    locked    record;
+    due       record;
+    before    entitlements;
+    after     entitlements;
 BEGIN
     started := 0;
     expiring := 0;
@@ -34,14 +34,14 @@ BEGIN
     -- What is due in two ways is listed twice, and nothing is left to record the second time.
     WITH listed AS MATERIALIZED (
         (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
-          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
+          WHERE start_pending AND starts_at <= listed_at ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
         UNION ALL
         (SELECT 2, user_id, stock_keeping_unit FROM entitlements
-          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at
+          WHERE status = 'ACTIVE' AND expires_at <= listed_at - p_grace ORDER BY expires_at
           LIMIT p_limit OFFSET p_skip[2])
         UNION ALL
         (SELECT 3, user_id, stock_keeping_unit FROM entitlements
-          WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
+          WHERE expiring_pending AND expires_at <= listed_at + p_notice AND p_notice > interval '0'
           ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3]))
     SELECT array_agg(l.kind) AS kinds, array_agg(l.user_id) AS user_ids, array_agg(l.stock_keeping_unit) AS skus,
            array_agg(entitlement_aggregate_key(l.user_id, l.stock_keeping_unit)) AS aggregates
@@ -60,7 +60,7 @@ BEGIN
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.sku;
         IF p_isolate THEN
             BEGIN
-                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
+                after := apply_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
                 failed_of[due.kind] := failed_of[due.kind] + 1;
@@ -68,7 +68,7 @@ BEGIN
                 CONTINUE;
             END;
         ELSE
-            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
+            after := apply_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
         END IF;
         started  := started + (before.start_pending AND NOT after.start_pending)::integer;
         expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending
@@ -78,5 +78,5 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION entitlements_record_due FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION entitlements_record_due TO grantwire_functions;
+REVOKE EXECUTE ON FUNCTION expire_due FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION expire_due TO grantwire_functions;
