@@ -10,8 +10,6 @@ CREATE TABLE notification_dlq (
     user_id            text        COLLATE "C" NOT NULL,
     stock_keeping_unit text        COLLATE "C" NOT NULL,
     version            bigint      NOT NULL,
-    starts_at          timestamptz,
-    expires_at         timestamptz,
     occurred_at        timestamptz NOT NULL DEFAULT now(),
     payload            jsonb       NOT NULL,
     trace_id           text,

@@ -16,9 +16,6 @@ CREATE TABLE notifications (
     user_id            text        COLLATE "C" NOT NULL,
     stock_keeping_unit text        COLLATE "C" NOT NULL,
     version            bigint      NOT NULL,
-    -- The start and the end of the entitlement, as the event reports them.
-    starts_at          timestamptz,
-    expires_at         timestamptz,
     -- The time of the change, as the event reports it.
     occurred_at        timestamptz NOT NULL DEFAULT now(),
     payload            jsonb       NOT NULL,

@@ -19,8 +19,6 @@ SHARED_COLUMNS = (
     "version",
     "payload",
     "trace_id",
-    "starts_at",
-    "expires_at",
     "occurred_at",
 )
 

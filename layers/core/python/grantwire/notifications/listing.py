@@ -40,7 +40,8 @@ class NotificationPageRequest:
 # Building the JSON in PostgreSQL costs half of building it in Python, and `||` keeps the order of the keys.
 _LIST = """
 WITH page AS (
-  SELECT *, row_number() OVER (ORDER BY created_at DESC, version DESC, event_id DESC) AS position
+  SELECT *, jsonb_populate_record(NULL::entitlements, payload) AS entitlement,
+         row_number() OVER (ORDER BY created_at DESC, version DESC, event_id DESC) AS position
     FROM notifications
    WHERE user_id = %(user_id)s
    ORDER BY created_at DESC, version DESC, event_id DESC
@@ -52,8 +53,7 @@ SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"notifications":['
          || ',"status":"' || status || '","attempt_count":' || attempt_count
          || ',"created_at":"' || rfc3339(created_at)
          || '","sent_at":' || coalesce('"' || rfc3339(sent_at) || '"', 'null')
-         || coalesce(',"starts_at":"' || rfc3339(starts_at) || '"', '')
-         || coalesce(',"expires_at":"' || rfc3339(expires_at) || '"', '') || '}',
+         || entitlement_fields(entitlement, false) || '}',
          ',' ORDER BY position), '')
     || ']}'
   FROM page
