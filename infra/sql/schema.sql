@@ -279,14 +279,14 @@ CREATE FUNCTION public.change_feed_wait(p_waiter_id uuid, p_client_id text, p_se
     SET lock_timeout TO '1s'
     AS $$
 DECLARE
-    moment  timestamptz;
+    now     timestamptz;
     places  timestamptz[];
     own     timestamptz[];
     free_at timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('grantwire'), hashtext('change_feed_waiters'));
-    moment := coalesce(p_now, clock_timestamp());
-    DELETE FROM change_feed_waiters w WHERE w.until <= moment OR w.waiter_id = p_waiter_id;
+    now    := coalesce(p_now, clock_timestamp());
+    DELETE FROM change_feed_waiters w WHERE w.until <= now OR w.waiter_id = p_waiter_id;
     places := ARRAY(SELECT w.until FROM change_feed_waiters w ORDER BY w.until);
     own    := ARRAY(SELECT w.until FROM change_feed_waiters w WHERE w.client_id = p_client_id ORDER BY w.until);
     -- With n places taken and a limit of m <= n, one is free again after n - m + 1 of them have ended.
@@ -295,11 +295,11 @@ BEGIN
         CASE WHEN cardinality(own) >= p_client_limit THEN own[cardinality(own) - p_client_limit + 1] END);
     is_own_limit := cardinality(own) >= p_client_limit;
     IF free_at IS NOT NULL THEN
-        retry_after := greatest(1, ceil(extract(epoch FROM free_at - moment)));
+        retry_after := greatest(1, ceil(extract(epoch FROM free_at - now)));
         RETURN;
     END IF;
     INSERT INTO change_feed_waiters (waiter_id, client_id, until)
-    VALUES (p_waiter_id, p_client_id, moment + make_interval(secs => p_seconds));
+    VALUES (p_waiter_id, p_client_id, now + make_interval(secs => p_seconds));
     retry_after := 0;
 END
 $$;
@@ -347,7 +347,7 @@ CREATE FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_bu
 DECLARE
     rate      integer;
     bucket    client_buckets;
-    moment    timestamptz;
+    now       timestamptz;
     available double precision;
 BEGIN
     SELECT c.rate_limit, c.burst_limit INTO rate, burst FROM api_clients c WHERE c.client_id = p_client_id;
@@ -361,11 +361,11 @@ BEGIN
             ON CONFLICT (client_id) DO NOTHING;
     END LOOP;
     -- After the lock, so that time does not run backwards between two concurrent calls.
-    moment      := coalesce(p_now, clock_timestamp());
-    available   := least(burst, bucket.tokens + rate * greatest(0, extract(epoch FROM moment - bucket.filled_at)));
+    now         := coalesce(p_now, clock_timestamp());
+    available   := least(burst, bucket.tokens + rate * greatest(0, extract(epoch FROM now - bucket.filled_at)));
     granted     := CASE WHEN available >= p_count THEN greatest(p_count, floor(available / 10)) ELSE 0 END;
     retry_after := CASE WHEN granted = 0 THEN (greatest(p_count, burst / 10.0) - available) / rate ELSE 0 END;
-    UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
+    UPDATE client_buckets SET tokens = available - granted, filled_at = now WHERE client_id = p_client_id;
 END
 $$;
 CREATE FUNCTION public.clients_expiring(p_window interval, p_cap integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
@@ -373,19 +373,19 @@ CREATE FUNCTION public.clients_expiring(p_window interval, p_cap integer, p_now 
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    moment timestamptz := coalesce(p_now, now());
+    now    timestamptz := coalesce(p_now, now());
 BEGIN
     RETURN (
         SELECT jsonb_build_object(
                    'expiring', count(*),
                    'soonest', coalesce(jsonb_agg(jsonb_build_object(
                        'client_id', e.client_id, 'name', e.name, 'expires_at', rfc3339(e.expires_at),
-                       'seconds_left', extract(epoch FROM e.expires_at - moment)) ORDER BY e.expires_at, e.client_id)
+                       'seconds_left', extract(epoch FROM e.expires_at - now)) ORDER BY e.expires_at, e.client_id)
                        FILTER (WHERE e.number <= 5), '[]'))
           FROM (SELECT c.client_id, c.name, c.expires_at, row_number() OVER (ORDER BY c.expires_at, c.client_id) AS number
                   FROM api_clients c
-                 WHERE c.revoked_at IS NULL AND c.expires_at > moment - interval '1 day'
-                   AND c.expires_at < moment + p_window AND c.expires_at - c.created_at > interval '1 day'
+                 WHERE c.revoked_at IS NULL AND c.expires_at > now - interval '1 day'
+                   AND c.expires_at < now + p_window AND c.expires_at - c.created_at > interval '1 day'
                  ORDER BY c.expires_at, c.client_id LIMIT p_cap) AS e);
 END
 $$;
@@ -519,7 +519,7 @@ CREATE FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_no
 DECLARE
     allowed    integer;
     keep       integer     := p_keep_months;
-    moment     timestamptz := p_now;
+    now        timestamptz := p_now;
     first_kept text;
     oldest     text;
     last       record;
@@ -536,9 +536,9 @@ BEGIN
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
         keep   := greatest(p_keep_months, allowed);
-        moment := least(p_now, now());
+        now := least(p_now, now());
     END IF;
-    first_kept := to_char(date_trunc('month', moment AT TIME ZONE 'UTC') - make_interval(months => keep),
+    first_kept := to_char(date_trunc('month', now AT TIME ZONE 'UTC') - make_interval(months => keep),
                           '"entitlement_audit_y"YYYY"m"MM');
     -- Only one session maintains partitions at a time. This lock blocks no reads or writes.
     LOCK TABLE entitlement_audit IN SHARE UPDATE EXCLUSIVE MODE;
@@ -1217,7 +1217,7 @@ CREATE FUNCTION public.operations_status(p_cap integer, p_now timestamp with tim
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    moment        timestamptz := coalesce(p_now, now());
+    now           timestamptz := coalesce(p_now, now());
     outbox        jsonb;
     notifications jsonb;
     dead_letters  jsonb;
@@ -1227,9 +1227,9 @@ BEGIN
     SELECT jsonb_build_object(
              'pending', count(*) FILTER (WHERE o.status = 'PENDING'),
              'in_flight', count(*) FILTER (WHERE o.status = 'IN_FLIGHT'),
-             'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= moment),
-             'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment),
-             'expired_since', rfc3339(min(o.lease_until) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment)),
+             'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= now),
+             'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < now),
+             'expired_since', rfc3339(min(o.lease_until) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < now)),
              'capped', EXISTS (SELECT FROM outbox_events c
                                 WHERE c.published_at IS NULL AND c.discarded_at IS NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
@@ -1244,21 +1244,21 @@ BEGIN
                  LIMIT p_cap) AS parked),
              'oldest_pending_at', (SELECT rfc3339(r.created_at) FROM outbox_events r
                                     WHERE r.ready ORDER BY r.created_at LIMIT 1),
-             'oldest_pending_seconds', coalesce((SELECT greatest(0, extract(epoch FROM moment - r.created_at))
+             'oldest_pending_seconds', coalesce((SELECT greatest(0, extract(epoch FROM now - r.created_at))
                                                    FROM outbox_events r
                                                   WHERE r.ready ORDER BY r.created_at LIMIT 1), 0),
              'published_last_minute', (SELECT count(*) FROM (
                 SELECT FROM outbox_events p
-                 WHERE p.published_at > moment - interval '1 minute' AND p.published_at <= moment LIMIT p_cap) AS p))
+                 WHERE p.published_at > now - interval '1 minute' AND p.published_at <= now LIMIT p_cap) AS p))
       INTO outbox
       FROM (SELECT e.status, e.lease_until FROM outbox_events e
              WHERE e.published_at IS NULL AND e.discarded_at IS NULL LIMIT p_cap) AS o;
     SELECT jsonb_build_object(
              'pending', count(*) FILTER (WHERE n.status = 'PENDING'),
              'processing', count(*) FILTER (WHERE n.status = 'PROCESSING'),
-             'held', count(*) FILTER (WHERE n.lease_until >= moment),
-             'expired', count(*) FILTER (WHERE n.lease_until < moment),
-             'expired_since', rfc3339(min(n.lease_until) FILTER (WHERE n.lease_until < moment)),
+             'held', count(*) FILTER (WHERE n.lease_until >= now),
+             'expired', count(*) FILTER (WHERE n.lease_until < now),
+             'expired_since', rfc3339(min(n.lease_until) FILTER (WHERE n.lease_until < now)),
              'capped', EXISTS (SELECT FROM notifications c WHERE c.next_retry_at IS NOT NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM notification_dlq f WHERE f.closed_at IS NULL LIMIT p_cap) AS failed),
@@ -1272,15 +1272,15 @@ BEGIN
                                  WHERE u.next_retry_at IS NOT NULL ORDER BY u.occurred_at LIMIT p_cap) AS w
                          WHERE w.last_error IS NOT NULL
                          GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20) AS g), '[]'),
-             'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM moment - min(n.next_retry_at))), 0),
+             'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM now - min(n.next_retry_at))), 0),
              'processed_last_minute', (SELECT count(*) FROM (
                 SELECT FROM processed_events e
-                 WHERE e.processed_at > moment - interval '1 minute' AND e.processed_at <= moment LIMIT p_cap) AS e),
+                 WHERE e.processed_at > now - interval '1 minute' AND e.processed_at <= now LIMIT p_cap) AS e),
              'sent_last_minute', (SELECT count(*) FROM (
                 SELECT FROM (SELECT s.sent_at FROM notifications s
-                              WHERE s.created_at > moment - interval '1 hour'
+                              WHERE s.created_at > now - interval '1 hour'
                               ORDER BY s.created_at DESC LIMIT p_cap) AS recent
-                 WHERE recent.sent_at > moment - interval '1 minute' AND recent.sent_at <= moment) AS s))
+                 WHERE recent.sent_at > now - interval '1 minute' AND recent.sent_at <= now) AS s))
       INTO notifications
       FROM (SELECT d.status, d.lease_until, d.next_retry_at FROM notifications d
              WHERE d.next_retry_at IS NOT NULL ORDER BY d.next_retry_at LIMIT p_cap) AS n;
@@ -1288,21 +1288,21 @@ BEGIN
     SELECT jsonb_build_object(
              'pending', count(*) FILTER (WHERE c.status = 'PENDING'),
              'running', count(*) FILTER (WHERE c.status = 'RUNNING'),
-             'held', count(*) FILTER (WHERE c.lease_until >= moment),
-             'expired', count(*) FILTER (WHERE c.lease_until < moment),
-             'expired_since', rfc3339(min(c.lease_until) FILTER (WHERE c.lease_until < moment)),
+             'held', count(*) FILTER (WHERE c.lease_until >= now),
+             'expired', count(*) FILTER (WHERE c.lease_until < now),
+             'expired_since', rfc3339(min(c.lease_until) FILTER (WHERE c.lease_until < now)),
              'failed_last_day', (SELECT count(*) FROM (
                 SELECT FROM operator_commands f
-                 WHERE f.finished_at > moment - interval '1 day' AND f.status = 'FAILED' LIMIT p_cap) AS f),
+                 WHERE f.finished_at > now - interval '1 day' AND f.status = 'FAILED' LIMIT p_cap) AS f),
              'last_failure', (SELECT jsonb_build_object('at', rfc3339(l.finished_at), 'error', l.last_error)
                                 FROM operator_commands l
-                               WHERE l.finished_at > moment - interval '1 day' AND l.status = 'FAILED'
+                               WHERE l.finished_at > now - interval '1 day' AND l.status = 'FAILED'
                                ORDER BY l.finished_at DESC LIMIT 1))
       INTO commands
       FROM (SELECT o.status, o.lease_until FROM operator_commands o WHERE o.finished_at IS NULL LIMIT p_cap) AS c;
     -- The months from this one on that have a partition, up to the first that has none.
     WITH months AS (
-        SELECT ahead, date_trunc('month', moment AT TIME ZONE 'UTC') + make_interval(months => ahead) AS month
+        SELECT ahead, date_trunc('month', now AT TIME ZONE 'UTC') + make_interval(months => ahead) AS month
           FROM generate_series(0, 24) AS ahead),
     present AS (
         SELECT m.ahead, m.month FROM months m
@@ -1319,7 +1319,7 @@ BEGIN
       INTO partitions
       FROM covered c;
     RETURN jsonb_build_object(
-        'at', rfc3339(moment), 'outbox', outbox, 'notifications', notifications, 'dead_letters', dead_letters,
+        'at', rfc3339(now), 'outbox', outbox, 'notifications', notifications, 'dead_letters', dead_letters,
         'commands', commands, 'partitions', partitions,
         'version', schema_version());
 END
@@ -1358,7 +1358,7 @@ CREATE FUNCTION public.outbox_confirmation_status(p_cap integer, p_now timestamp
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    moment   timestamptz := coalesce(p_now, now());
+    now      timestamptz := coalesce(p_now, now());
     listed   jsonb;
     behind   record;
     redrives record;
@@ -1393,7 +1393,7 @@ BEGIN
            SELECT EXISTS (SELECT FROM processed_events e WHERE e.event_id = r.event_id) AS has_arrived OFFSET 0) AS a;
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),
-             'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
+             'checked_seconds_ago', greatest(0, extract(epoch FROM now - c.completed_at)),
              'unchecked_since', rfc3339(coalesce(c.completed_at, (
                  SELECT o.published_at FROM outbox_events o
                   WHERE o.published_at IS NOT NULL ORDER BY o.published_at LIMIT 1))),
@@ -1408,7 +1408,7 @@ BEGIN
                                 ORDER BY u.found_at LIMIT 1),
              'republished_last_hour', (SELECT count(*) FROM (
                  SELECT FROM outbox_republications r
-                  WHERE r.put_back_at > moment - interval '1 hour' LIMIT p_cap) AS r),
+                  WHERE r.put_back_at > now - interval '1 hour' LIMIT p_cap) AS r),
              'last_republished_at', (SELECT rfc3339(r.put_back_at) FROM outbox_republications r
                                       ORDER BY r.put_back_at DESC LIMIT 1),
              'losses', coalesce((
@@ -1418,7 +1418,7 @@ BEGIN
                             'completed_at', rfc3339(l.completed_at), 'events_lost', l.events_lost,
                             'events_republished', l.events_republished) ORDER BY l.loss_id DESC)
                    FROM (SELECT * FROM stream_losses s
-                          WHERE s.detected_at > moment - interval '1 day' AND s.cause <> 'DELETED'
+                          WHERE s.detected_at > now - interval '1 day' AND s.cause <> 'DELETED'
                           ORDER BY s.detected_at DESC LIMIT 20) AS l), '[]'))
       INTO result FROM outbox_confirmation c;
     RETURN result;
@@ -1732,7 +1732,7 @@ CREATE FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[],
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    moment   timestamptz := coalesce(p_now, now());
+    now      timestamptz := coalesce(p_now, now());
     deadline timestamptz := clock_timestamp() + p_lock_wait_ms * interval '1 millisecond';
     user_ids text[];
     skus     text[];
@@ -1771,7 +1771,7 @@ BEGIN
            SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
                republication = l.number, last_error = NULL,
                next_retry_at = CASE WHEN l.number = 1 OR p_backoff = interval '0' THEN l.created_at ELSE
-                   moment + least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
+                   now + least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
           FROM lost l
          WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
         RETURNING l.*),
@@ -1782,11 +1782,11 @@ BEGIN
          WHERE o.event_id = l.event_id AND l.created_at < p_oldest AND NOT l.arrived),
     logged AS (
         INSERT INTO outbox_republications (event_id, number, cause, loss_id, stream_sequence, put_back_at)
-        SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, moment FROM reopened r),
+        SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, now FROM reopened r),
     listed AS (
         INSERT INTO outbox_unconfirmed AS u (event_id, state, changed_at, stream_sequence, found_at)
         SELECT l.event_id, CASE WHEN l.created_at >= p_oldest THEN 'REPUBLISHED' ELSE 'TOO_OLD' END, l.created_at,
-               l.stream_sequence, moment
+               l.stream_sequence, now
           FROM lost l WHERE NOT l.arrived
             ON CONFLICT (event_id) DO UPDATE
            SET state = EXCLUDED.state, stream_sequence = EXCLUDED.stream_sequence, passed_at = NULL
@@ -2087,7 +2087,7 @@ CREATE FUNCTION public.settled_through(p_cap integer, p_grace interval, p_now ti
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    moment  timestamptz := coalesce(p_now, now());
+    now     timestamptz := coalesce(p_now, now());
     writing timestamptz;
     stages  record;
     settled timestamptz;
@@ -2095,18 +2095,18 @@ BEGIN
     -- The owner sees the transactions of every login, unless it lacks a privilege. Then this role sees its own.
     writing := least(oldest_writing_transaction_of_all(), oldest_writing_transaction());
     SELECT least((SELECT e.starts_at FROM entitlements e
-                   WHERE e.start_pending AND e.starts_at <= moment ORDER BY e.starts_at LIMIT 1),
+                   WHERE e.start_pending AND e.starts_at <= now ORDER BY e.starts_at LIMIT 1),
                  (SELECT e.expires_at + p_grace FROM entitlements e
-                   WHERE e.status = 'ACTIVE' AND e.expires_at <= moment - p_grace ORDER BY e.expires_at LIMIT 1)) AS times,
+                   WHERE e.status = 'ACTIVE' AND e.expires_at <= now - p_grace ORDER BY e.expires_at LIMIT 1)) AS times,
            outbox_oldest_unpublished(p_cap) AS outbox,
            outbox_oldest_unconfirmed(p_cap) AS stream,
            (SELECT n.occurred_at FROM notifications n
              WHERE n.next_retry_at IS NOT NULL ORDER BY n.occurred_at LIMIT 1) AS notifications
       INTO stages;
-    settled := least(moment, writing, stages.times, stages.outbox, stages.stream, stages.notifications);
+    settled := least(now, writing, stages.times, stages.outbox, stages.stream, stages.notifications);
     RETURN jsonb_build_object(
-        'through', rfc3339(settled), 'age_seconds', extract(epoch FROM moment - settled),
-        'held_back_by', CASE WHEN settled < moment THEN
+        'through', rfc3339(settled), 'age_seconds', extract(epoch FROM now - settled),
+        'held_back_by', CASE WHEN settled < now THEN
             CASE settled WHEN stages.notifications THEN 'notifications' WHEN stages.stream THEN 'stream'
                          WHEN stages.outbox THEN 'outbox' WHEN stages.times THEN 'times' ELSE 'transactions' END END,
         'oldest', jsonb_build_object(
@@ -2118,7 +2118,7 @@ CREATE FUNCTION public.status_sample_take(p_late_after jsonb, p_grace interval, 
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    moment timestamptz := coalesce(p_now, now());
+    now    timestamptz := coalesce(p_now, now());
     minute timestamptz := date_trunc('minute', coalesce(p_now, now()));
     status jsonb;
     settled jsonb;
@@ -2127,15 +2127,15 @@ BEGIN
     IF EXISTS (SELECT FROM status_samples s WHERE s.sampled_at = minute) THEN
         RETURN NULL;
     END IF;
-    settled := settled_through(10000, p_grace, moment);
-    status := operations_status(10000, moment);
+    settled := settled_through(10000, p_grace, now);
+    status := operations_status(10000, now);
     INSERT INTO status_samples AS s
     SELECT minute, (status#>>'{outbox,pending}')::bigint + (status#>>'{outbox,in_flight}')::bigint,
            (status#>>'{outbox,failed}')::bigint, (status#>>'{outbox,oldest_pending_seconds}')::double precision,
            (SELECT (w.result->>'consumer_lag')::bigint FROM worker_heartbeats w
              WHERE w.worker = 'bridge_events'
                AND coalesce((w.result->>'consumer_lag_at')::timestamptz, w.finished_at) 
-                   > moment - (p_late_after->>'bridge_events')::double precision / 2 * interval '1 second'),
+                   > now - (p_late_after->>'bridge_events')::double precision / 2 * interval '1 second'),
            (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
            (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
            (status#>>'{notifications,processed_last_minute}')::bigint,
@@ -2152,7 +2152,7 @@ BEGIN
         'months_missing', greatest(0, 3 - (status#>>'{partitions,months_ahead}')::bigint),
         'workers_late', (SELECT count(*) FROM worker_heartbeats w
                           WHERE greatest(w.finished_at, w.resumed_at)
-                                < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
+                                < now - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END
 $$;
 CREATE FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) RETURNS jsonb

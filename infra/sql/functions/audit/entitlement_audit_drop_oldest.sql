@@ -14,7 +14,7 @@ RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET lock_timeout = '500m
 DECLARE
     allowed    integer;
     keep       integer     := p_keep_months;
-    moment     timestamptz := p_now;
+    now        timestamptz := p_now;
     first_kept text;
     oldest     text;
     last       record;
@@ -31,9 +31,9 @@ BEGIN
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
         keep   := greatest(p_keep_months, allowed);
-        moment := least(p_now, now());
+        now := least(p_now, now());
     END IF;
-    first_kept := to_char(date_trunc('month', moment AT TIME ZONE 'UTC') - make_interval(months => keep),
+    first_kept := to_char(date_trunc('month', now AT TIME ZONE 'UTC') - make_interval(months => keep),
                           '"entitlement_audit_y"YYYY"m"MM');
     -- Only one session maintains partitions at a time. This lock blocks no reads or writes.
     LOCK TABLE entitlement_audit IN SHARE UPDATE EXCLUSIVE MODE;

@@ -17,7 +17,7 @@ CREATE OR REPLACE FUNCTION client_tokens_take(
 DECLARE
     rate      integer;
     bucket    client_buckets;
-    moment    timestamptz;
+    now       timestamptz;
     available double precision;
 BEGIN
     SELECT c.rate_limit, c.burst_limit INTO rate, burst FROM api_clients c WHERE c.client_id = p_client_id;
@@ -33,11 +33,11 @@ BEGIN
     END LOOP;
 
     -- After the lock, so that time does not run backwards between two concurrent calls.
-    moment      := coalesce(p_now, clock_timestamp());
-    available   := least(burst, bucket.tokens + rate * greatest(0, extract(epoch FROM moment - bucket.filled_at)));
+    now         := coalesce(p_now, clock_timestamp());
+    available   := least(burst, bucket.tokens + rate * greatest(0, extract(epoch FROM now - bucket.filled_at)));
     granted     := CASE WHEN available >= p_count THEN greatest(p_count, floor(available / 10)) ELSE 0 END;
     retry_after := CASE WHEN granted = 0 THEN (greatest(p_count, burst / 10.0) - available) / rate ELSE 0 END;
-    UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
+    UPDATE client_buckets SET tokens = available - granted, filled_at = now WHERE client_id = p_client_id;
 END
 $$;
 

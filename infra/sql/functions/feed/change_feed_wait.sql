@@ -11,14 +11,14 @@ CREATE OR REPLACE FUNCTION change_feed_wait(
     OUT retry_after integer, OUT is_own_limit boolean
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '1s' AS $$
 DECLARE
-    moment  timestamptz;
+    now     timestamptz;
     places  timestamptz[];
     own     timestamptz[];
     free_at timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('grantwire'), hashtext('change_feed_waiters'));
-    moment := coalesce(p_now, clock_timestamp());
-    DELETE FROM change_feed_waiters w WHERE w.until <= moment OR w.waiter_id = p_waiter_id;
+    now    := coalesce(p_now, clock_timestamp());
+    DELETE FROM change_feed_waiters w WHERE w.until <= now OR w.waiter_id = p_waiter_id;
     places := ARRAY(SELECT w.until FROM change_feed_waiters w ORDER BY w.until);
     own    := ARRAY(SELECT w.until FROM change_feed_waiters w WHERE w.client_id = p_client_id ORDER BY w.until);
     -- With n places taken and a limit of m <= n, one is free again after n - m + 1 of them have ended.
@@ -27,11 +27,11 @@ BEGIN
         CASE WHEN cardinality(own) >= p_client_limit THEN own[cardinality(own) - p_client_limit + 1] END);
     is_own_limit := cardinality(own) >= p_client_limit;
     IF free_at IS NOT NULL THEN
-        retry_after := greatest(1, ceil(extract(epoch FROM free_at - moment)));
+        retry_after := greatest(1, ceil(extract(epoch FROM free_at - now)));
         RETURN;
     END IF;
     INSERT INTO change_feed_waiters (waiter_id, client_id, until)
-    VALUES (p_waiter_id, p_client_id, moment + make_interval(secs => p_seconds));
+    VALUES (p_waiter_id, p_client_id, now + make_interval(secs => p_seconds));
     retry_after := 0;
 END
 $$;

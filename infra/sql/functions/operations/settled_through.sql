@@ -18,7 +18,7 @@
 CREATE OR REPLACE FUNCTION settled_through(p_cap integer, p_grace interval, p_now timestamptz DEFAULT NULL)
 RETURNS jsonb LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
-    moment  timestamptz := coalesce(p_now, now());
+    now     timestamptz := coalesce(p_now, now());
     writing timestamptz;
     stages  record;
     settled timestamptz;
@@ -27,19 +27,19 @@ BEGIN
     writing := least(oldest_writing_transaction_of_all(), oldest_writing_transaction());
 
     SELECT least((SELECT e.starts_at FROM entitlements e
-                   WHERE e.start_pending AND e.starts_at <= moment ORDER BY e.starts_at LIMIT 1),
+                   WHERE e.start_pending AND e.starts_at <= now ORDER BY e.starts_at LIMIT 1),
                  (SELECT e.expires_at + p_grace FROM entitlements e
-                   WHERE e.status = 'ACTIVE' AND e.expires_at <= moment - p_grace ORDER BY e.expires_at LIMIT 1)) AS times,
+                   WHERE e.status = 'ACTIVE' AND e.expires_at <= now - p_grace ORDER BY e.expires_at LIMIT 1)) AS times,
            outbox_oldest_unpublished(p_cap) AS outbox,
            outbox_oldest_unconfirmed(p_cap) AS stream,
            (SELECT n.occurred_at FROM notifications n
              WHERE n.next_retry_at IS NOT NULL ORDER BY n.occurred_at LIMIT 1) AS notifications
       INTO stages;
 
-    settled := least(moment, writing, stages.times, stages.outbox, stages.stream, stages.notifications);
+    settled := least(now, writing, stages.times, stages.outbox, stages.stream, stages.notifications);
     RETURN jsonb_build_object(
-        'through', rfc3339(settled), 'age_seconds', extract(epoch FROM moment - settled),
-        'held_back_by', CASE WHEN settled < moment THEN
+        'through', rfc3339(settled), 'age_seconds', extract(epoch FROM now - settled),
+        'held_back_by', CASE WHEN settled < now THEN
             CASE settled WHEN stages.notifications THEN 'notifications' WHEN stages.stream THEN 'stream'
                          WHEN stages.outbox THEN 'outbox' WHEN stages.times THEN 'times' ELSE 'transactions' END END,
         'oldest', jsonb_build_object(

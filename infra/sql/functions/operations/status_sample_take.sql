@@ -4,7 +4,7 @@
 CREATE OR REPLACE FUNCTION status_sample_take(p_late_after jsonb, p_grace interval, p_now timestamptz DEFAULT NULL)
 RETURNS jsonb LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    moment timestamptz := coalesce(p_now, now());
+    now    timestamptz := coalesce(p_now, now());
     minute timestamptz := date_trunc('minute', coalesce(p_now, now()));
     status jsonb;
     settled jsonb;
@@ -13,15 +13,15 @@ BEGIN
     IF EXISTS (SELECT FROM status_samples s WHERE s.sampled_at = minute) THEN
         RETURN NULL;
     END IF;
-    settled := settled_through(10000, p_grace, moment);
-    status := operations_status(10000, moment);
+    settled := settled_through(10000, p_grace, now);
+    status := operations_status(10000, now);
     INSERT INTO status_samples AS s
     SELECT minute, (status#>>'{outbox,pending}')::bigint + (status#>>'{outbox,in_flight}')::bigint,
            (status#>>'{outbox,failed}')::bigint, (status#>>'{outbox,oldest_pending_seconds}')::double precision,
            (SELECT (w.result->>'consumer_lag')::bigint FROM worker_heartbeats w
              WHERE w.worker = 'bridge_events'
                AND coalesce((w.result->>'consumer_lag_at')::timestamptz, w.finished_at) 
-                   > moment - (p_late_after->>'bridge_events')::double precision / 2 * interval '1 second'),
+                   > now - (p_late_after->>'bridge_events')::double precision / 2 * interval '1 second'),
            (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
            (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
            (status#>>'{notifications,processed_last_minute}')::bigint,
@@ -38,7 +38,7 @@ BEGIN
         'months_missing', greatest(0, 3 - (status#>>'{partitions,months_ahead}')::bigint),
         'workers_late', (SELECT count(*) FROM worker_heartbeats w
                           WHERE greatest(w.finished_at, w.resumed_at)
-                                < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
+                                < now - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END
 $$;
 

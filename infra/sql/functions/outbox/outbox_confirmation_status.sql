@@ -8,7 +8,7 @@
 CREATE OR REPLACE FUNCTION outbox_confirmation_status(p_cap integer, p_now timestamptz DEFAULT NULL)
 RETURNS jsonb LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 DECLARE
-    moment   timestamptz := coalesce(p_now, now());
+    now      timestamptz := coalesce(p_now, now());
     listed   jsonb;
     behind   record;
     redrives record;
@@ -46,7 +46,7 @@ BEGIN
 
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),
-             'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
+             'checked_seconds_ago', greatest(0, extract(epoch FROM now - c.completed_at)),
              'unchecked_since', rfc3339(coalesce(c.completed_at, (
                  SELECT o.published_at FROM outbox_events o
                   WHERE o.published_at IS NOT NULL ORDER BY o.published_at LIMIT 1))),
@@ -61,7 +61,7 @@ BEGIN
                                 ORDER BY u.found_at LIMIT 1),
              'republished_last_hour', (SELECT count(*) FROM (
                  SELECT FROM outbox_republications r
-                  WHERE r.put_back_at > moment - interval '1 hour' LIMIT p_cap) AS r),
+                  WHERE r.put_back_at > now - interval '1 hour' LIMIT p_cap) AS r),
              'last_republished_at', (SELECT rfc3339(r.put_back_at) FROM outbox_republications r
                                       ORDER BY r.put_back_at DESC LIMIT 1),
              'losses', coalesce((
@@ -71,7 +71,7 @@ BEGIN
                             'completed_at', rfc3339(l.completed_at), 'events_lost', l.events_lost,
                             'events_republished', l.events_republished) ORDER BY l.loss_id DESC)
                    FROM (SELECT * FROM stream_losses s
-                          WHERE s.detected_at > moment - interval '1 day' AND s.cause <> 'DELETED'
+                          WHERE s.detected_at > now - interval '1 day' AND s.cause <> 'DELETED'
                           ORDER BY s.detected_at DESC LIMIT 20) AS l), '[]'))
       INTO result FROM outbox_confirmation c;
     RETURN result;

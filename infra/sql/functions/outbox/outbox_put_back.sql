@@ -22,7 +22,7 @@ CREATE OR REPLACE FUNCTION outbox_put_back(
     p_backoff interval, p_lock_wait_ms integer, p_now timestamptz, OUT put_back integer, OUT too_old integer)
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
-    moment   timestamptz := coalesce(p_now, now());
+    now      timestamptz := coalesce(p_now, now());
     deadline timestamptz := clock_timestamp() + p_lock_wait_ms * interval '1 millisecond';
     user_ids text[];
     skus     text[];
@@ -62,7 +62,7 @@ BEGIN
            SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
                republication = l.number, last_error = NULL,
                next_retry_at = CASE WHEN l.number = 1 OR p_backoff = interval '0' THEN l.created_at ELSE
-                   moment + least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
+                   now + least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
           FROM lost l
          WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
         RETURNING l.*),
@@ -73,11 +73,11 @@ BEGIN
          WHERE o.event_id = l.event_id AND l.created_at < p_oldest AND NOT l.arrived),
     logged AS (
         INSERT INTO outbox_republications (event_id, number, cause, loss_id, stream_sequence, put_back_at)
-        SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, moment FROM reopened r),
+        SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, now FROM reopened r),
     listed AS (
         INSERT INTO outbox_unconfirmed AS u (event_id, state, changed_at, stream_sequence, found_at)
         SELECT l.event_id, CASE WHEN l.created_at >= p_oldest THEN 'REPUBLISHED' ELSE 'TOO_OLD' END, l.created_at,
-               l.stream_sequence, moment
+               l.stream_sequence, now
           FROM lost l WHERE NOT l.arrived
             ON CONFLICT (event_id) DO UPDATE
            SET state = EXCLUDED.state, stream_sequence = EXCLUDED.stream_sequence, passed_at = NULL
