@@ -106,7 +106,7 @@ def test_forbidden_character_in_path_and_query_is_refused() -> None:
         for user_id, after, field in ((f"u{character}", "a", "user_id"), ("u", f"a{character}b", "after")):
             page = {"pathParameters": {"user_id": user_id}, "queryStringParameters": {"after": after}}
             status, response, entitlements = send(query, event("GET", ENTITLEMENTS, **page))
-            if (status, entitlements.pages) != (400, []) or not response["message"].startswith(
+            if (status, entitlements.requests) != (400, []) or not response["message"].startswith(
                 f"{field} must not contain"
             ):
                 accepted.append((user_id, after, status, response))
