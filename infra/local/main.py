@@ -112,15 +112,6 @@ COMMANDS = {
         Needs.CURRENT,
     ),
     "proto": Command("generate the Python code of the events from proto/", "local.commands.generate", Needs.CURRENT),
-    "redrive": Command("list, redrive or discard dead letters; see ARGS=--help", "operators.redrive", Needs.INSTALLED),
-    "rebuild": Command(
-        "rebuild the read model from the system of record or the stream; see ARGS=--help",
-        "operators.rebuild",
-        Needs.INSTALLED,
-    ),
-    "clients": Command(
-        "create, list, rotate or revoke API clients; see ARGS=--help", "operators.clients", Needs.INSTALLED
-    ),
     "audit": Command(
         "search the locked packages for known vulnerabilities, and the checkout for secrets",
         "local.commands.supply_chain",

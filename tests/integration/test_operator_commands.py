@@ -243,6 +243,22 @@ def test_killed_worker_is_continued_at_its_position(
             ]
 
 
+def test_command_that_is_inserted_by_hand_is_executed(worker: OperatorCommandsRuntime, rows: Rows) -> None:
+    """T1: without the API, an operator with access to the database inserts the row; one that is not valid fails."""
+    failed_events(rows, 2)
+    for body in ('{"kind": "outbox", "all": true}', '{"kind": "outbox"}'):
+        rows.execute(
+            "INSERT INTO operator_commands (command_id, kind, arguments, actor, reason, source)"
+            " VALUES (gen_random_uuid(), 'dead_letters.redrive', %s, 'ann', 'the API is away', 'psql')",
+            (body,),
+        )
+    assert worker.run(budget())["commands_failed"] == 1
+    found = rows.execute("SELECT status, done, last_error FROM operator_commands ORDER BY done").fetchall()
+    assert [(row["status"], row["done"]) for row in found] == [("FAILED", 0), ("DONE", 2)]
+    assert found[0]["last_error"].startswith("select dead letters with exactly one of")
+    assert states(rows) == {"PENDING": 2}
+
+
 def terminate_events(pipeline: Pipeline, count: int) -> None:
     """Publish events that become dead letters."""
     for _ in range(count):

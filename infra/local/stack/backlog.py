@@ -72,7 +72,7 @@ def print_backlog(backlog: Mapping[str, Any], progress: Progress) -> None:
     if backlog["consumer_lag"] is not None:
         progress.print_line(f"      consumer lag: {backlog['consumer_lag']}")
     dead_letters = ", ".join(f"{kind} {count}" for kind, count in backlog["dead_letters"].items())
-    progress.print_line(f"      open dead letters: {dead_letters}  (`make redrive ARGS=--help`)")
+    progress.print_line(f"      open dead letters: {dead_letters}  (`grantwire dead-letters groups`)")
 
 
 async def _consumer_lag(url: str) -> str:
