@@ -61,14 +61,12 @@ COMMANDS = {
         "local.commands.demo",
         Needs.INSTALLED,
     ),
-    "status": Command(
-        "show each server, the API, the backlog and the dead letters",
-        "local.commands.status",
-        Needs.INSTALLED,
-    ),
-    "doctor": Command(
-        "find what is wrong with the stack, and print the command that repairs it",
-        "local.commands.doctor",
+    "status": Command("run `grantwire status` for this checkout", "local.commands.grantwire", Needs.INSTALLED),
+    "doctor": Command("run `grantwire doctor` for this checkout", "local.commands.grantwire", Needs.INSTALLED),
+    "state": Command("print servers and backlog as JSON, for grantwire", "local.commands.state", Needs.INSTALLED),
+    "findings": Command(
+        "print what is wrong on this machine as JSON, for grantwire",
+        "local.commands.findings",
         Needs.INSTALLED,
     ),
     "fault": Command(
