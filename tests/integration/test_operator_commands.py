@@ -156,6 +156,14 @@ def test_actor_reason_and_key_are_required(ops: OpsClient) -> None:
     assert ops.send("POST", REDRIVE, body="{}", scopes="ops:read").code == "FORBIDDEN"
 
 
+@pytest.mark.parametrize("body", [{"source": "backup"}, {"from_sequence": 7}, {"source": "stream", "from_sequence": 0}])
+def test_invalid_rebuild_is_refused_and_not_stored(ops: OpsClient, rows: Rows, body: dict[str, Any]) -> None:
+    """T1, P2: when it is given, not when it is executed."""
+    response = ops.post(REBUILD, "k", OPERATOR | body)
+    assert (response.status, response.code) == (400, "BAD_REQUEST")
+    assert rows.execute("SELECT FROM operator_commands").rowcount == 0
+
+
 def test_limit_ids_and_filter_select(ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows) -> None:
     """T1: at most `limit`; ids that are not open are counted as skipped; a group is a filter by its cause."""
     failed_events(rows, 8)

@@ -67,6 +67,21 @@ def test_redriven_notification_keeps_its_id(operations: Operations, rows: Rows) 
     assert (again["done"], again["skipped"]) == (0, {"not open: already closed, or unknown id": 2})
 
 
+def test_dead_letter_whose_event_has_another_notification_is_skipped(operations: Operations, rows: Rows) -> None:
+    """Q2: the receiver would get the event twice; the report says that it was not changed."""
+    swept = _dead_notification(rows, swept=True)
+    rows.execute(
+        "INSERT INTO notifications"
+        " (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)"
+        " SELECT gen_random_uuid(), event_id, event_type, user_id, stock_keeping_unit, version, payload"
+        "   FROM notification_dlq WHERE notification_id = %s",
+        (swept,),
+    )
+    done = operations.execute(REDRIVE, kind="notification", all=True)
+    reason = "not changed: closed by another command meanwhile, or its event has another notification"
+    assert (done["selected"], done["done"], done["skipped"]) == (1, 0, {reason: 1})
+
+
 def test_discard_of_notification_closes_dead_letter(operations: Operations, rows: Rows) -> None:
     """Q3: nothing is sent."""
     _dead_notification(rows)
