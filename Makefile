@@ -10,7 +10,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status doctor fault logs env invoke test test-containers test-console bench check schema wheel proto redrive rebuild clients audit sbom lock clean
+.PHONY: help up down demo status doctor fault logs env invoke test test-containers test-console bench check schema wheel proto audit sbom lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK) $(if $(WEBHOOK),--webhook '$(WEBHOOK)')
@@ -30,9 +30,6 @@ check: ; $(RUN) check $(ARGS)
 schema: ; $(RUN) schema
 wheel: ; $(RUN) wheel $(ARGS)
 proto: ; $(RUN) proto
-redrive: ; $(RUN) redrive $(ARGS)
-rebuild: ; $(RUN) rebuild $(ARGS)
-clients: ; $(RUN) clients $(ARGS)
 audit: ; $(RUN) audit
 sbom: ; $(RUN) sbom
 lock: ; $(RUN) lock $(ARGS)

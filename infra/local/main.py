@@ -61,14 +61,12 @@ COMMANDS = {
         "local.commands.demo",
         Needs.INSTALLED,
     ),
-    "status": Command(
-        "show each server, the API, the backlog and the dead letters",
-        "local.commands.status",
-        Needs.INSTALLED,
-    ),
-    "doctor": Command(
-        "find what is wrong with the stack, and print the command that repairs it",
-        "local.commands.doctor",
+    "status": Command("run `grantwire status` for this checkout", "local.commands.grantwire", Needs.INSTALLED),
+    "doctor": Command("run `grantwire doctor` for this checkout", "local.commands.grantwire", Needs.INSTALLED),
+    "state": Command("print servers and backlog as JSON, for grantwire", "local.commands.state", Needs.INSTALLED),
+    "findings": Command(
+        "print what is wrong on this machine as JSON, for grantwire",
+        "local.commands.findings",
         Needs.INSTALLED,
     ),
     "fault": Command(
@@ -112,15 +110,6 @@ COMMANDS = {
         Needs.CURRENT,
     ),
     "proto": Command("generate the Python code of the events from proto/", "local.commands.generate", Needs.CURRENT),
-    "redrive": Command("list, redrive or discard dead letters; see ARGS=--help", "operators.redrive", Needs.INSTALLED),
-    "rebuild": Command(
-        "rebuild the read model from the system of record or the stream; see ARGS=--help",
-        "operators.rebuild",
-        Needs.INSTALLED,
-    ),
-    "clients": Command(
-        "create, list, rotate or revoke API clients; see ARGS=--help", "operators.clients", Needs.INSTALLED
-    ),
     "audit": Command(
         "search the locked packages for known vulnerabilities, and the checkout for secrets",
         "local.commands.supply_chain",

@@ -149,29 +149,12 @@ def test_show_summary_shows_the_entitlements(sandbox: Sandbox, environ: dict[str
     assert (summary["active"], summary["active_rights"]) == (1, ["item1"])
 
 
-def test_rebuild_read_model_finds_differences(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """P2: the command in the event file is a dry run. The event is not bridged yet, so one row is missing."""
-    _grant(environ)
-    report = sandbox.invoke("rebuild_read_model", environ)
-    assert (report["dry_run"], report["found"]["missing"]) == (True, 1)
-    assert rows.execute("SELECT FROM user_entitlements").rowcount == 0
-
-
 def test_record_advisories_records_a_dead_letter(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
     """Q1: a message that the bridge terminated is recorded with its bytes."""
     _publish_unreadable_message(environ)
     assert sandbox.invoke("record_advisories", environ)["recorded"] == 1
     (dead_letter,) = rows.execute("SELECT kind, payload FROM notification_nats_dlq").fetchall()
     assert dead_letter == {"kind": "MSG_TERMINATED", "payload": b"poison"}
-
-
-def test_redrive_dead_letters_lists_them(sandbox: Sandbox, environ: dict[str, str]) -> None:
-    """Q2: the command in the event file only lists dead letters."""
-    _publish_unreadable_message(environ)
-    with Pipeline(environ) as pipeline:
-        pipeline.run_recorder()
-    report = sandbox.invoke("redrive_dead_letters", environ)
-    assert (report["action"], report["kind"], len(report["letters"])) == ("list", "nats", 1)
 
 
 def test_authorize_caller_denies_the_token_of_the_event_file(sandbox: Sandbox, environ: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from grantwire_cli.checks.findings import Level
-from infra.local.commands.status import read_state
+from infra.local.commands.state import read_state
 from infra.local.deployment.sam import STACK_NAME
 from infra.local.doctor.deployment import check_local_deployment
 from tests.e2e.aws import client

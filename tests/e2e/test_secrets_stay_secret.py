@@ -54,7 +54,7 @@ def test_no_secret_is_in_a_log(stack: EmbeddedStack, http: Http, secrets: dict[s
     assert Http(http.url, stack.token[:-1]).send("GET", f"/v1/users/{user}/entitlements").status in {401, 403}
     assert "applied" in invoke(stack, "migrate-database")
     assert invoke(stack, "configure-streams") == {"created": [], "updated": []}
-    for function in ("relay-outbox", "redrive-dead-letters", "manage-clients"):
+    for function in ("relay-outbox", "run-operator-commands", "manage-clients"):
         invoke(stack, function, {"until": "idle", "budget": "1s", "action": "none"})
     lines = FunctionLogs(stack).new_lines()
     assert any("migrate-database" in line for line in lines)

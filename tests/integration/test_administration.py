@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.manage_clients.handler import handle as manage_clients
-from functions.rebuild_read_model.handler import handle as rebuild_read_model
 from grantwire import operator_actions
 from grantwire.clients import store
-from grantwire.dead_letters import redrive
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
-from grantwire.read_model import from_record, from_stream
+from grantwire.operations import rebuild as executors
+from grantwire.operations import redrive
+from grantwire.operations.commands import REBUILD, VERIFY
+from grantwire.read_model import from_record
 from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.manage_clients import ClientsRuntime
-from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from tests.support.audit import audit_messages
+from tests.support.commands import Operations
 from tests.support.dead_letters import Pipeline, event_bytes
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
@@ -55,13 +56,12 @@ def clients(clients_url: str) -> Iterator[ClientsRuntime]:
 
 
 @pytest.fixture
-def rebuild(environ: dict[str, str], rows: Rows) -> Iterator[RebuildRuntime]:
-    """The runtime of rebuild_read_model, with one entitlement that the read model lacks."""
+def operations(environ: dict[str, str], rows: Rows) -> Iterator[Operations]:
+    """The executors of commands, with one entitlement that the read model lacks."""
     clear_tables(rows)
     insert_entitlements(rows, [entitlement("u", 1)])
-    runtime = RebuildRuntime.build(environ)
-    yield runtime
-    runtime.close()
+    with Operations(environ) as operations:
+        yield operations
 
 
 def actions(rows: Rows) -> list[dict[str, Any]]:
@@ -137,18 +137,17 @@ def test_source_names_function_and_request_and_is_no_part_of_the_event(clients: 
     assert action["source"] == f"function {Context.function_name}, request {Context.aws_request_id}"
 
 
-def test_rebuilds_are_recorded_and_dry_runs_are_not(
-    environ: dict[str, str], rebuild: RebuildRuntime, rows: Rows
+def test_rebuilds_are_recorded_and_verifications_are_not(
+    environ: dict[str, str], operations: Operations, rows: Rows
 ) -> None:
     """G4: from the record one row for each pass, from the stream one for each batch, with its number of changes."""
     with Stream(environ) as stream:
         stream.publish(event_for(entitlement("u", 1)), b"not an event", event_for(entitlement("v", 1)))
-    for source in ("record", "stream"):
-        rebuild_read_model({"source": source, "dry_run": True}, rebuild, SOURCE)
+    operations.execute(VERIFY, **ACTOR_AND_REASON)
     assert actions(rows) == []
-    rebuild_read_model({"source": "record", **ACTOR_AND_REASON}, rebuild, SOURCE)
+    operations.execute(REBUILD, source="record", **ACTOR_AND_REASON)
     rows.execute("DELETE FROM user_entitlements")
-    rebuild_read_model({"source": "stream", **ACTOR_AND_REASON}, rebuild, SOURCE)
+    operations.execute(REBUILD, source="stream", **ACTOR_AND_REASON)
     name = environ["ENTITLEMENT_NATS_STREAM"]
     assert actions(rows) == [
         expected("rebuild", "read_model", {"source": "record"}),
@@ -157,13 +156,13 @@ def test_rebuilds_are_recorded_and_dry_runs_are_not(
 
 
 def test_refused_event_does_not_roll_back_the_batch(
-    environ: dict[str, str], rebuild: RebuildRuntime, rows: Rows
+    environ: dict[str, str], operations: Operations, rows: Rows
 ) -> None:
     """G4, P2: the rest of its batch is projected and recorded, in one transaction."""
     rows.execute("ALTER TABLE user_entitlements ADD CONSTRAINT no_v CHECK (user_id <> 'v')")
     with Stream(environ) as stream:
         stream.publish(*(event_for(entitlement(user, 1)) for user in ("w", "v", "u")))
-    report = rebuild_read_model({"source": "stream", **ACTOR_AND_REASON}, rebuild, SOURCE)
+    report = operations.execute(REBUILD, source="stream")
     assert (report["events"], report["changed"], report["skipped"]) == (2, 2, 1)
     assert [action["count"] for action in actions(rows)] == [2]
 
@@ -206,16 +205,16 @@ def test_interrupted_action_on_a_client_leaves_neither_change_nor_row(
 @pytest.mark.parametrize("interrupt", [end_session_before, end_session_after])
 @pytest.mark.parametrize("source", ["record", "stream"])
 def test_interrupted_rebuild_leaves_neither_change_nor_row(
-    request: pytest.FixtureRequest, rebuild: RebuildRuntime, rows: Rows, source: str, interrupt: Any
+    request: pytest.FixtureRequest, operations: Operations, rows: Rows, source: str, interrupt: Any
 ) -> None:
     """G4: the transaction of a pass or batch has both or none."""
     monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
     with Stream(request.getfixturevalue("environ")) as stream:
         stream.publish(event_for(entitlement("u", 1)))
-    for module in (from_record, from_stream):
+    for module in (from_record, executors):
         monkeypatch.setattr(module, "record_rebuild", interrupt(operator_actions.record_rebuild))
     with pytest.raises(RetryableError):
-        rebuild_read_model({"source": source, **ACTOR_AND_REASON}, rebuild, SOURCE)
+        operations.execute(REBUILD, source=source)
     assert rows.execute("SELECT FROM user_entitlements").rowcount == 0
     assert actions(rows) == []
 

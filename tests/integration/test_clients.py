@@ -21,8 +21,6 @@ from grantwire.operator_actions import Operator
 from grantwire.wiring.routes.authorize_caller import CallerRuntime
 from grantwire.wiring.tasks.handler import TaskHandler
 from grantwire.wiring.tasks.manage_clients import ClientsRuntime
-from infra.local.errors import CommandError
-from infra.local.progress import Progress
 from infra.local.stack.development_client import development_token
 from infra.operators import clients as command
 from tests.support.client import CHANGE
@@ -294,24 +292,22 @@ def _operator_environment(monkeypatch: pytest.MonkeyPatch, clients_url: str) -> 
 
 
 @pytest.mark.usefixtures("_operator_environment")
-def test_command_line_manages_clients_like_the_function(runtime: Runtimes, capsys: pytest.CaptureFixture[str]) -> None:
-    """The token is printed once, no log lines are printed, and the log level is restored."""
+def test_program_creates_the_first_client(runtime: Runtimes, rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
+    """I7: without the API and without a client. Only the result is printed; the log level is restored."""
     level = logger.log_level
-    reason = ["--reason", "a new shop"]
-    arguments = ["create", "--name", "shop", "--scope", "entitlements:write", "--scope", "ops:read", "--expires-in=90d"]
-    assert command.clients([*arguments, *reason], Progress()) == 0
-    output = capsys.readouterr().out
-    token = Token.from_header(f"Bearer {output.splitlines()[-1]}")
-    assert output.count(token.secret) == 1
-    assert is_allowed(runtime, token)
+    event = {"action": "create", "name": "admin", "scopes": ["clients:write"], "actor": "ann", "reason": "new"}
+    command.main([json.dumps(event)])
+    result = json.loads(capsys.readouterr().out)
+    assert is_allowed(runtime, Token.from_header(f"Bearer {result['token']}"))
     capsys.readouterr()
-    command.clients(["rotate", token.client_id, "--overlap", "0s", *reason], Progress())
-    command.clients(["list"], Progress())
-    command.clients(["revoke", token.client_id, *reason], Progress())
-    output = capsys.readouterr().out
-    assert f"{token.client_id}  shop: entitlements:write ops:read; until " in output
-    assert f"{token.client_id} is revoked" in output
-    assert '"message"' not in output
+    command.main(['{"action": "list"}'])
+    (listed,) = json.loads(capsys.readouterr().out)["clients"]
+    assert (listed["client_id"], listed["name"], listed["created_by"]) == (result["client_id"], "admin", None)
+    command.main([json.dumps({"action": "revoke", "client_id": listed["client_id"], "actor": "ann", "reason": "x"})])
+    actions = rows.execute(
+        "SELECT action FROM operator_actions WHERE source LIKE '%, infra.operators.clients' ORDER BY occurred_at"
+    ).fetchall()
+    assert [row["action"] for row in actions] == ["create", "revoke"]
     assert logger.log_level == level
 
 
@@ -319,17 +315,16 @@ def test_command_line_manages_clients_like_the_function(runtime: Runtimes, capsy
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["create", "--name", "x", "--scope", "root"], "scopes must be a list"),
-        (["rotate", "000000000000", "--reason", "r"], 'client "000000000000" does not exist'),
-        (["rotate", "000000000000"], "reason is missing: state why"),
-        (["revoke", "x" * 13], "client_id must have at most 12"),
+        ([], "python -m infra.operators.clients"),
+        (["{"], "The argument is not JSON"),
+        (["[]"], "action must be one of create, list"),
+        (['{"action": "rotate", "client_id": "x"}'], "reason is missing: state why|actor is missing"),
     ],
 )
-def test_command_line_reports_invalid_commands(runtime: Runtimes, arguments: list[str], problem: str) -> None:
+def test_program_reports_invalid_commands(arguments: list[str], problem: str) -> None:
     """The error is a message without a traceback."""
-    assert runtime.clients.list_all() == []
-    with pytest.raises(CommandError, match=problem):
-        command.clients(arguments, Progress())
+    with pytest.raises(SystemExit, match=problem):
+        command.main(arguments)
 
 
 def test_development_client_keeps_its_token_and_its_id(runtime: Runtimes, clients_url: str, tmp_path: Path) -> None:

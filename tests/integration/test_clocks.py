@@ -49,6 +49,14 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
+def _insert_command(rows: Rows, kind: str, /, **arguments: Any) -> None:
+    rows.execute(
+        "INSERT INTO operator_commands (command_id, kind, arguments, actor, reason, source)"
+        " VALUES (gen_random_uuid(), %s, %s, 'ann', 'the receiver is repaired', 'a test')",
+        (kind, json.dumps(arguments)),
+    )
+
+
 def _change(functions: Functions, path: str, key: str, **fields: str) -> dict[str, Any]:
     name = "grant" if path == GRANTS else "revoke"
     event = request("POST", path, headers={"Idempotency-Key": key}, body=json.dumps(CHANGE | fields))
@@ -101,17 +109,16 @@ def test_functions_use_the_clock_of_the_database(
         # Dead letters are not too old to be redriven, and the sweep deletes nothing.
         assert functions.invoke("record_advisories", UNTIL_IDLE)["recorded"] == 1
         stream.audit(late)
-        operator = {"actor": "ann", "reason": "the receiver is repaired", "all": True}
         for kind in ("notification", "nats"):
-            functions.invoke("redrive_dead_letters", {"action": "redrive", "kind": kind, **operator})
+            _insert_command(rows, "dead_letters.redrive", kind=kind, all=True)
+        assert functions.invoke("run_operator_commands", UNTIL_IDLE)["commands_done"] == 2
         for table in ("notification_dlq", "notification_nats_dlq"):
             assert rows.execute(f"SELECT status FROM {table}").fetchall() == [{"status": "REDRIVEN"}]  # noqa: S608
         swept = functions.invoke("sweep_retention", UNTIL_IDLE)
         assert (swept["deleted"], swept["forgotten"], swept["stuck"]) == ({}, 0, 0)
         assert _partitions(rows) == partitions
-        assert functions.invoke("rebuild_read_model", {"source": "record", "actor": "ann", "reason": "test"})[
-            "complete"
-        ]
+        _insert_command(rows, "read_model.rebuild")
+        assert functions.invoke("run_operator_commands", UNTIL_IDLE)["commands_done"] == 1
     _assert_new_token_is_valid(environ | {"DATABASE_URL": owner_url})
 
     (end,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()

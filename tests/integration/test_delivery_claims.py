@@ -362,7 +362,7 @@ def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection
         (Filter(error="busy"), []),
         (Filter(older_than=timedelta(hours=1), newer_than=timedelta(hours=3)), [ids[1]]),
     ):
-        command = DeadLetterCommand(action="list", kind="notification", filter=selected)
+        command = DeadLetterCommand("redrive", "notification", filter=selected)
         listed = list_open(tx, command, NOON + timedelta(hours=3), None, 10)
         assert [dead_letter.dead_letter_id for dead_letter in listed] == expected
     assert discard_dead_letters(tx, ids[:2], now=NOON) == sorted(ids[:2])

@@ -15,12 +15,11 @@ from grantwire.events.decoding import decode_payload
 from grantwire.events.genuine import find_genuine
 from grantwire.notifications import redrive
 from grantwire.notifications.dead_letters import write_dead_letters
-from grantwire.read_model.commands import RebuildCommand
+from grantwire.operations.commands import REBUILD
 from grantwire.read_model.model import project
-from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from tests.support.audit import OPERATIONS, audit_payloads
+from tests.support.commands import Operations
 from tests.support.read_model import (
-    ACTOR_AND_REASON,
     Entitlement,
     entitlement,
     event_for,
@@ -161,9 +160,8 @@ def test_both_rebuilds_restore_the_times(environ: dict[str, str], stream: Stream
     damages = ("DELETE FROM user_entitlements", "UPDATE user_entitlements SET version = 2, expires_at = now()")
     for source, damage in itertools.product(("record", "stream"), damages):
         rows.execute(damage)
-        runtime = RebuildRuntime.build(environ)
-        report = runtime.execute(RebuildCommand(source, **ACTOR_AND_REASON), "a test").as_dict()
-        runtime.close()
+        with Operations(environ) as operations:
+            report = operations.execute(REBUILD, source=source)
         assert report["complete"]
         assert read_model_rows(rows) == sorted(last)
         assert rows.execute("SELECT * FROM user_entitlements_differences").fetchall() == []

@@ -147,6 +147,20 @@ class TestLeasedTable:
         assert after[kept]["status"] in {"PUBLISHED", "SENT", "DONE"}
         successor.complete(one, [Completion(lost)])
 
+    def test_row_whose_outcome_is_rejected_does_not_affect_the_others(
+        self, one: Connection, rows: Rows, table: Leased
+    ) -> None:
+        """N5, O2: it is not reported as written, and the lease of the others is not lost."""
+        rows.execute(table.insert, {"count": 3, "at": NOON})
+        name = table.read.partition(" FROM ")[2].split()[0]
+        rows.execute(f"ALTER TABLE {name} ADD CONSTRAINT no_fault CHECK (last_error <> 'fault')")
+        lease = Lease(table.store, SETTINGS, "worker", lambda: NOON)
+        rejected, *others = (table.store.get_id(item) for item in lease.claim(one))
+        reasons = {rejected: "fault"} | dict.fromkeys(others, "no")
+        failures = [Failure(row_id, RetryDecision(1, LEASE), reason) for row_id, reason in reasons.items()]
+        assert sorted(lease.fail(one, failures)) == sorted(others)
+        assert lease.held == {}
+
     def test_released_row_is_due_at_once(self, one: Connection, rows: Rows, table: Leased) -> None:
         """O7: a worker that ends gives its rows back, and no attempt is counted."""
         rows.execute(table.insert, {"count": 1, "at": NOON})

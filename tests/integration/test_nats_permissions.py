@@ -7,7 +7,6 @@ instead of names. What must be refused is tried here, for each user; an unrestri
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +18,15 @@ from grantwire.errors import RetryableError
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.read_model.commands import RebuildCommand
+from grantwire.operations.commands import REBUILD
 from grantwire.settings import load
-from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
 from grantwire_cli import nats_events
 from infra.local.servers.nats_users import FAULTS, TOPOLOGY, WORKERS, inbox_prefix, map_subject
 from tests.support.audit import audit_messages, audit_payloads
+from tests.support.commands import Operations
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.nats_deployment import API, NAMES, SILENCE_SECONDS, deployment, open_session, server
 from tests.support.nats_users import ADMIN, READER, NatsWithUsers
-from tests.support.read_model import ACTOR_AND_REASON
 from tests.support.servers import newest_postgres
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.workers.relay_support import drain, enqueue, payload
@@ -56,8 +54,8 @@ def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict
         assert pipeline.run_recorder()["recorded"] == 1
         audit_messages(rows, [message])  # what can never succeed is not redriven (W8)
         assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
-    with contextlib.closing(RebuildRuntime.build(deployment)) as runtime:
-        report = runtime.execute(RebuildCommand("stream", **ACTOR_AND_REASON), "a test").as_dict()
+    with Operations(deployment) as operations:
+        report = operations.execute(REBUILD, source="stream")
     assert (report["complete"], report["events"]) == (True, 3)
 
 

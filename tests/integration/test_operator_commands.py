@@ -156,6 +156,14 @@ def test_actor_reason_and_key_are_required(ops: OpsClient) -> None:
     assert ops.send("POST", REDRIVE, body="{}", scopes="ops:read").code == "FORBIDDEN"
 
 
+@pytest.mark.parametrize("body", [{"source": "backup"}, {"from_sequence": 7}, {"source": "stream", "from_sequence": 0}])
+def test_invalid_rebuild_is_refused_and_not_stored(ops: OpsClient, rows: Rows, body: dict[str, Any]) -> None:
+    """T1, P2: when it is given, not when it is executed."""
+    response = ops.post(REBUILD, "k", OPERATOR | body)
+    assert (response.status, response.code) == (400, "BAD_REQUEST")
+    assert rows.execute("SELECT FROM operator_commands").rowcount == 0
+
+
 def test_limit_ids_and_filter_select(ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows) -> None:
     """T1: at most `limit`; ids that are not open are counted as skipped; a group is a filter by its cause."""
     failed_events(rows, 8)
@@ -241,6 +249,22 @@ def test_killed_worker_is_continued_at_its_position(
             assert rows.execute("SELECT DISTINCT status FROM notification_nats_dlq").fetchall() == [
                 {"status": "REDRIVEN"}
             ]
+
+
+def test_command_that_is_inserted_by_hand_is_executed(worker: OperatorCommandsRuntime, rows: Rows) -> None:
+    """T1: without the API, an operator with access to the database inserts the row; one that is not valid fails."""
+    failed_events(rows, 2)
+    for body in ('{"kind": "outbox", "all": true}', '{"kind": "outbox"}'):
+        rows.execute(
+            "INSERT INTO operator_commands (command_id, kind, arguments, actor, reason, source)"
+            " VALUES (gen_random_uuid(), 'dead_letters.redrive', %s, 'ann', 'the API is away', 'psql')",
+            (body,),
+        )
+    assert worker.run(budget())["commands_failed"] == 1
+    found = rows.execute("SELECT status, done, last_error FROM operator_commands ORDER BY done").fetchall()
+    assert [(row["status"], row["done"]) for row in found] == [("FAILED", 0), ("DONE", 2)]
+    assert found[0]["last_error"].startswith("select dead letters with exactly one of")
+    assert states(rows) == {"PENDING": 2}
 
 
 def terminate_events(pipeline: Pipeline, count: int) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.observability import metrics
-from grantwire.read_model.from_record import rebuild
 from grantwire.retention import RetentionSettings, Sweep
 from grantwire.retention import sweep as sweep_module
 from grantwire.retention.checks import compare_read_model
@@ -18,7 +17,7 @@ from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.dead_letters import budget
 from tests.support.plaintext import PLAINTEXT
-from tests.support.read_model import DAMAGE, OPERATOR, copy_to_read_model, entitlement, insert_entitlements
+from tests.support.read_model import DAMAGE, copy_to_read_model, entitlement, insert_entitlements, rebuild
 from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def test_sweep_reports_rows_that_no_event_explains(
     assert (line["level"], line["count"]) == ("ERROR", 2)
     assert sorted(line["examples"]) == ["item1 version 52", "never granted version 1"]
     assert USERS[3] not in json.dumps(line)
-    assert rebuild(database, OPERATOR).complete
+    assert rebuild(database).complete
     assert run_worker(_sweep(database), budget())["ahead"] == 0
     assert _reported(capsys) == []
 

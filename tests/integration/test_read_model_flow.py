@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.read_model.commands import RebuildCommand
-from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
+from grantwire.operations.commands import REBUILD
 from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from grantwire.wiring.workers.relay_outbox import RelayRuntime
 from grantwire.workers.budget import Budget
 from tests.support.client import Client
+from tests.support.commands import Operations
 from tests.support.concurrency import run_concurrently
-from tests.support.read_model import ACTOR_AND_REASON, OPERATOR, count_deadlocks, read_model_rows, record_rows
+from tests.support.read_model import count_deadlocks, read_model_rows, record_rows
 from tests.support.servers import newest_postgres
 from tests.support.waiting import until
 
@@ -122,12 +122,9 @@ def apply_damage(damage: list[str], rows: Rows) -> None:
 
 
 def rebuild(environ: dict[str, str], source: str) -> dict[str, Any]:
-    """Rebuild as the function does."""
-    runtime = RebuildRuntime.build(environ)
-    try:
-        return runtime.execute(RebuildCommand(source, **ACTOR_AND_REASON), OPERATOR.source).as_dict()
-    finally:
-        runtime.close()
+    """Rebuild as the worker does."""
+    with Operations(environ) as operations:
+        return operations.execute(REBUILD, source=source)
 
 
 @pytest.mark.parametrize(

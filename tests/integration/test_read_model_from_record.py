@@ -10,8 +10,7 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RetryableError
-from grantwire.read_model import from_record
-from grantwire.read_model.from_record import _REPAIR, RecordRebuildReport, compare
+from grantwire.read_model.from_record import _REPAIR, compare
 from grantwire.read_model.model import project
 from grantwire.settings import load
 from tests.support.concurrency import run_concurrently
@@ -19,7 +18,6 @@ from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     DAMAGE,
-    OPERATOR,
     Entitlement,
     clear_tables,
     copy_to_read_model,
@@ -27,6 +25,7 @@ from tests.support.read_model import (
     insert_entitlements,
     payloads,
     read_model_rows,
+    rebuild,
     record_rows,
 )
 from tests.support.waiting import until
@@ -34,6 +33,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from grantwire.read_model.from_record import RecordRebuildReport
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
 
@@ -59,11 +59,6 @@ def database(database_url: str) -> Iterator[Database]:
     database = connect(database_url)
     yield database
     database.close()
-
-
-def rebuild(database: Database) -> RecordRebuildReport:
-    """Rebuild as an operator of the tests."""
-    return from_record.rebuild(database, OPERATOR)
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +12,21 @@ import psycopg
 import pytest
 
 from grantwire.errors import RetryableError
+from grantwire.events.genuine import find_genuine
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
+from grantwire.operations.commands import REBUILD
 from grantwire.read_model import from_stream
-from grantwire.read_model.commands import RebuildCommand
 from grantwire.settings import load
-from grantwire.wiring.tasks.rebuild_read_model import RebuildRuntime
-from grantwire.workers.budget import Budget
+from grantwire.wiring.workers.run_operator_commands import OperatorCommandsRuntime
+from tests.support.commands import Operations
 from tests.support.concurrency import run_concurrently
+from tests.support.dead_letters import budget
 from tests.support.module_database import database_url
 from tests.support.nats_users import as_admin
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
-    ACTOR_AND_REASON,
     DAMAGE,
-    OPERATOR,
     Entitlement,
     clear_tables,
     entitlement,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
-    from grantwire.read_model.from_stream import StreamRebuildReport
     from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
 
@@ -54,6 +53,7 @@ USERS = [f"u{number:02}" for number in range(30)]
 @pytest.fixture(autouse=True)
 def _clear_tables(rows: Rows) -> None:
     clear_tables(rows)
+    rows.execute("DELETE FROM operator_commands")
 
 
 @pytest.fixture
@@ -66,22 +66,10 @@ def entitlements(environ: dict[str, str], stream: Stream, rows: Rows) -> list[En
     return record_rows(rows)
 
 
-@contextmanager
-def open_runtime(environ: dict[str, str]) -> Iterator[RebuildRuntime]:
-    """Build the runtime of the rebuild, and close it afterwards."""
-    runtime = RebuildRuntime.build(environ)
-    try:
-        yield runtime
-    finally:
-        runtime.close()
-
-
-def rebuild_from_stream(environ: dict[str, str], **fields: Any) -> dict[str, Any]:
-    """Rebuild from the stream as the function does."""
-    with open_runtime(environ) as runtime:
-        return runtime.execute(
-            RebuildCommand.parse({"source": "stream", **ACTOR_AND_REASON, **fields}), OPERATOR.source
-        ).as_dict()
+def rebuild_from_stream(environ: dict[str, str], **body: Any) -> dict[str, Any]:
+    """Rebuild from the stream as the worker does."""
+    with Operations(environ) as operations:
+        return operations.execute(REBUILD, source="stream", **body)
 
 
 def bridge_rows(rows: Rows) -> list[dict[str, Any]]:
@@ -116,8 +104,9 @@ def test_empty_read_model_is_restored_without_other_effects(
     rows.execute("DELETE FROM user_entitlements")
     before, delivered = bridge_rows(rows), stream.delivery_count()
     assert rebuild_from_stream(environ) == {
+        "selected": 60,
+        "done": 30,
         "source": "stream",
-        "dry_run": False,
         "from_sequence": 1,
         "reached": 60,
         "last_sequence": 60,
@@ -146,14 +135,6 @@ def test_only_missing_and_behind_rows_are_changed(
     assert any(item.stock_keeping_unit == "never granted" for item in read_model_rows(rows))
 
 
-def test_dry_run_reads_everything_and_changes_nothing(environ: dict[str, str], rows: Rows, stream: Stream) -> None:
-    """P2: it counts the events and the messages that would be skipped."""
-    stream.publish(event_for(entitlement("u", 1)), b"not an event")
-    report = rebuild_from_stream(environ, dry_run=True)
-    assert (report["events"], report["skipped"], report["changed"], report["complete"]) == (1, 1, 0, True)
-    assert read_model_rows(rows) == []
-
-
 def test_invalid_messages_are_logged_and_skipped(
     environ: dict[str, str], stream: Stream, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,37 +153,40 @@ def test_invalid_messages_are_logged_and_skipped(
     assert reasons[2] == "not an EntitlementEvent"
 
 
-def test_rebuild_continues_where_its_budget_ended(
+def test_interrupted_rebuild_continues_where_it_stopped(
     environ: dict[str, str], rows: Rows, entitlements: list[Entitlement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P2: the report names the next sequence; earlier messages are not read again."""
+    """P2, T1: earlier messages are not read again."""
     monkeypatch.setattr(from_stream, "_BATCH_SIZE", 25)
     rows.execute("DELETE FROM user_entitlements")
     reached: list[int] = []
 
-    def budget_for(batches: int) -> Budget:
-        return Budget(1.0, clock=lambda: 2.0 if len(reached) >= batches else 0.0)
+    def stop_after_two(report: dict[str, Any]) -> None:
+        reached.append(report["reached"])
+        if len(reached) == 2:
+            raise MemoryError("the process dies")
 
-    with open_runtime(environ) as runtime:
-        first = runtime.runner.run(
-            runtime.stream_rebuild.run(budget_for(2), OPERATOR, on_batch=lambda report: reached.append(report.reached))
-        )
+    with Operations(environ) as operations, pytest.raises(MemoryError):
+        operations.execute(REBUILD, source="stream", on_batch=stop_after_two)
     assert reached == [25, 50]
-    assert (first.complete, first.as_dict()["continue_from"]) == (False, 51)
     assert len(read_model_rows(rows)) == 30
     assert read_model_rows(rows) != entitlements
-    rest = rebuild_from_stream(environ, from_sequence=51)
-    assert (rest["from_sequence"], rest["events"], rest["complete"]) == (51, 10, True)
-    assert "continue_from" not in rest
+    rows.execute("UPDATE operator_commands SET lease_until = now() - interval '1 second'")
+    with contextlib.closing(OperatorCommandsRuntime.build(environ)) as worker:
+        assert worker.run(budget())["batches"] == 1
+    (command,) = rows.execute("SELECT result FROM operator_commands").fetchall()
+    assert (command["result"]["from_sequence"], command["result"]["events"]) == (1, 60)
+    assert command["result"]["complete"]
     assert read_model_rows(rows) == entitlements
     assert consumer_names(environ) == ["bridge"]
 
 
-def test_rebuild_without_budget_reads_nothing(environ: dict[str, str], stream: Stream) -> None:
-    """P2: the report names the first sequence as the next."""
-    stream.publish(event_for(entitlement("u", 1)))
-    report = rebuild_from_stream(environ, budget="0s")
-    assert (report["reached"], report["complete"], report["continue_from"]) == (0, False, 1)
+def test_rebuild_begins_at_a_message(environ: dict[str, str], rows: Rows, entitlements: list[Entitlement]) -> None:
+    """P2: with `from_sequence`, when an operator knows what was skipped."""
+    rows.execute("DELETE FROM user_entitlements")
+    report = rebuild_from_stream(environ, from_sequence=51)
+    assert (report["from_sequence"], report["events"], report["complete"]) == (51, 10, True)
+    assert read_model_rows(rows) == entitlements[20:]
 
 
 def test_rebuild_ends_with_last_message_at_its_start(
@@ -212,14 +196,10 @@ def test_rebuild_ends_with_last_message_at_its_start(
     monkeypatch.setattr(from_stream, "_BATCH_SIZE", 4)
     stream.publish(*(event_for(entitlement(user, 1)) for user in USERS[:6]))
 
-    def publish_more(_report: StreamRebuildReport) -> None:
-        with ThreadPoolExecutor(1) as pool:  # the event loop of this thread runs the rebuild
-            pool.submit(stream.publish, *(event_for(entitlement(user, 1)) for user in USERS[6:])).result()
+    def publish_more(_report: dict[str, Any]) -> None:
+        stream.publish(*(event_for(entitlement(user, 1)) for user in USERS[6:]))
 
-    with open_runtime(environ) as runtime:
-        report = runtime.execute(
-            RebuildCommand("stream", **ACTOR_AND_REASON), OPERATOR.source, on_batch=publish_more
-        ).as_dict()
+    report = rebuild_from_stream(environ, on_batch=publish_more)
     assert (report["reached"], report["last_sequence"], report["complete"]) == (6, 6, True)
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS[:6]]
 
@@ -234,12 +214,7 @@ def test_messages_that_left_the_stream_are_passed_over(
     with jetstream(environ) as (runner, context):
         for sequence in [*range(1, 6), 10, *range(14, 22), 30]:
             runner.run(context.delete_msg(name, sequence))
-    with open_runtime(environ) as runtime:
-        report = runtime.execute(
-            RebuildCommand("stream", **ACTOR_AND_REASON),
-            OPERATOR.source,
-            on_batch=lambda report: batches.append(report.reached),
-        ).as_dict()
+    report = rebuild_from_stream(environ, on_batch=lambda report: batches.append(report["reached"]))
     assert (report["events"], report["reached"], report["complete"]) == (15, 30, True)
     assert batches[0] == 9  # it begins with the first message that is there
     kept = {number for number in range(30) if number + 1 not in {*range(1, 6), 10, *range(14, 22), 30}}
@@ -266,46 +241,57 @@ def test_concurrent_rebuilds_end_the_same(environ: dict[str, str], rows: Rows, e
     assert read_model_rows(rows) == entitlements
 
 
-def test_nats_failure_names_sequence_to_continue_with(
+def test_rebuild_waits_while_nats_is_unavailable(
     database_url: str, nats_server: NatsServer, environ: dict[str, str], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P2: NATS is killed after a batch; projected events stay, and the rest is projected when NATS is back."""
+    """P2, T1: NATS is killed after a batch; the command says why it waits, and continues when NATS is back."""
     monkeypatch.setattr(from_stream, "_BATCH_SIZE", 10)
-    environ |= {**PLAINTEXT, "DATABASE_URL": database_url, "NATS_URL": nats_server.url}
+    environ |= {**PLAINTEXT, "DATABASE_URL": database_url, "NATS_URL": nats_server.url, "NATS_CONNECT_TIMEOUT": "200ms"}
     with Stream(environ) as stream:
         stream.publish(*(event_for(entitlement(user, 1)) for user in USERS))
-    with open_runtime(environ) as runtime:
-        with pytest.raises(RetryableError, match=r"continue with from_sequence 11$"):
-            runtime.execute(
-                RebuildCommand("stream", **ACTOR_AND_REASON), OPERATOR.source, on_batch=lambda _: nats_server.kill()
-            )
-        assert len(read_model_rows(rows)) == 10
+    with Operations(environ) as operations, pytest.raises(RetryableError, match="NATS"):
+        operations.execute(REBUILD, source="stream", on_batch=lambda _: nats_server.kill())
+    assert len(read_model_rows(rows)) == 10
+    rows.execute("UPDATE operator_commands SET lease_until = now() - interval '1 second'")
+    with contextlib.closing(OperatorCommandsRuntime.build(environ)) as worker:
+        worker.run(budget())
+        (waiting,) = rows.execute("SELECT status, last_error FROM operator_commands").fetchall()
+        assert (waiting["status"], waiting["last_error"][:19]) == ("RUNNING", "NATS is unreachable")
         nats_server.start()
-        rest = runtime.execute(
-            RebuildCommand("stream", from_sequence=11, **ACTOR_AND_REASON), OPERATOR.source
-        ).as_dict()
-    assert (rest["events"], rest["complete"]) == (20, True)
+        rows.execute("UPDATE operator_commands SET next_run_at = now()")
+        assert worker.run(budget())["commands_done"] == 1
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS]
 
 
-def test_database_failure_names_sequence_to_continue_with(
+def test_lost_connection_rolls_back_one_batch(
     database_url: str, environ: dict[str, str], stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P2: the connection is lost after a batch; the next call opens a new one."""
+    """P2: the connection is lost after a batch; earlier batches stay, and the next call opens a new one."""
     monkeypatch.setattr(from_stream, "_BATCH_SIZE", 10)
     stream.publish(*(event_for(entitlement(user, 1)) for user in USERS))
 
-    def end_sessions(_report: StreamRebuildReport) -> None:
+    def end_sessions() -> None:
         with psycopg.connect(database_url, autocommit=True) as control:
             control.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE application_name = 'grantwire-rebuild' AND datname = current_database()"
+                " WHERE application_name = 'grantwire-commands' AND datname = current_database()"
             )
 
-    with open_runtime(environ) as runtime:
-        with pytest.raises(RetryableError, match=r"continue with from_sequence 11$"):
-            runtime.execute(RebuildCommand("stream", **ACTOR_AND_REASON), OPERATOR.source, on_batch=end_sessions)
-        assert runtime.execute(RebuildCommand("stream", from_sequence=11, **ACTOR_AND_REASON), OPERATOR.source).complete
+    original = find_genuine
+
+    def lose_connection(tx: Any, *arguments: Any) -> Any:
+        end_sessions()
+        return original(tx, *arguments)
+
+    with Operations(environ) as operations, pytest.raises(RetryableError):
+        operations.execute(
+            REBUILD,
+            source="stream",
+            on_batch=lambda _: monkeypatch.setattr(from_stream, "find_genuine", lose_connection),
+        )
+    assert len(read_model_rows(rows)) == 10
+    monkeypatch.setattr(from_stream, "find_genuine", original)
+    assert rebuild_from_stream(environ)["complete"]
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS]
 
 
@@ -316,17 +302,12 @@ def test_stream_that_disappears_is_an_error(
     monkeypatch.setattr(from_stream, "_BATCH_SIZE", 4)
     stream.publish(*(event_for(entitlement(user, 1)) for user in USERS))
 
-    def delete(_report: StreamRebuildReport) -> None:
-        def run() -> None:
-            with jetstream(environ) as (runner, context):
-                runner.run(context.delete_stream(environ["ENTITLEMENT_NATS_STREAM"]))
+    def delete(_report: dict[str, Any]) -> None:
+        with jetstream(environ) as (runner, context):
+            runner.run(context.delete_stream(environ["ENTITLEMENT_NATS_STREAM"]))
 
-        with ThreadPoolExecutor(1) as pool:  # the event loop of this thread runs the rebuild
-            pool.submit(run).result()
-
-    command = RebuildCommand("stream", **ACTOR_AND_REASON)
-    with open_runtime(environ) as runtime, pytest.raises(RetryableError, match=r"stream not found.* from_sequence 5$"):
-        runtime.execute(command, OPERATOR.source, on_batch=delete)
+    with pytest.raises(RetryableError, match=r"stream not found"):
+        rebuild_from_stream(environ, on_batch=delete)
 
 
 @pytest.mark.usefixtures("stream")

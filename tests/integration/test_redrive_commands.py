@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from functions.redrive_dead_letters.handler import handle, handler
-from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import BadRequestError
-from grantwire.wiring.lazy import LazyRuntime
-from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
-from infra.local.errors import CommandError
-from infra.local.progress import Progress
-from infra.operators import redrive as cli
+from grantwire.operations import redrive
+from grantwire.operations.commands import DISCARD, REDRIVE, OperatorCommand
+from tests.support.commands import Operations
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline
-from tests.support.paths import ROOT
-from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire.dead_letters.dead_letter import Report
     from tests.integration.conftest import Rows
     from tests.support.client import Client
 
@@ -34,18 +26,17 @@ DEAD_LETTER_TABLES = ("outbox_events", "notifications", "notification_dlq", "not
 
 
 @pytest.fixture
-def runtime(environ: dict[str, str]) -> Iterator[RedriveRuntime]:
-    """The runtime of the function."""
-    runtime = RedriveRuntime.build(environ)
-    yield runtime
-    runtime.close()
+def operations(environ: dict[str, str]) -> Iterator[Operations]:
+    """The executor of commands."""
+    with Operations(environ) as operations:
+        yield operations
 
 
-def test_redrive_of_outbox_event_unblocks_its_aggregate(runtime: RedriveRuntime, client: Client, rows: Rows) -> None:
+def test_redrive_of_outbox_event_unblocks_its_aggregate(operations: Operations, client: Client, rows: Rows) -> None:
     """Q2 (a): PENDING with the same id, and attempts counted from zero."""
     failed, successor = _failed_event(client, rows), _latest_event_id(client.revoke("k2").status, rows)
-    done = handle({"action": "redrive", "kind": "outbox", "ids": [str(failed)], **OPERATOR}, runtime, "a test")
-    assert (done["done"], done["ids"], done["skipped"]) == (1, [str(failed)], {})
+    done = operations.execute(REDRIVE, kind="outbox", ids=[str(failed)])
+    assert (done["done"], done["skipped"]) == (1, {})
     events = rows.execute(
         "SELECT event_id, status, attempt_count, ready FROM outbox_events ORDER BY aggregate_version"
     ).fetchall()
@@ -55,36 +46,46 @@ def test_redrive_of_outbox_event_unblocks_its_aggregate(runtime: RedriveRuntime,
     ]
 
 
-def test_discard_of_outbox_event_unblocks_its_aggregate(runtime: RedriveRuntime, client: Client, rows: Rows) -> None:
+def test_discard_of_outbox_event_unblocks_its_aggregate(operations: Operations, client: Client, rows: Rows) -> None:
     """Q3: the next event of the aggregate becomes its head."""
     failed, successor = _failed_event(client, rows), _latest_event_id(client.revoke("k2").status, rows)
-    assert handle({"action": "discard", "kind": "outbox", "all": True, **OPERATOR}, runtime, "a test")["ids"] == [
-        str(failed)
-    ]
+    assert operations.execute(DISCARD, kind="outbox", all=True)["done"] == 1
     events = rows.execute("SELECT event_id, status, ready FROM outbox_events ORDER BY aggregate_version").fetchall()
     assert [tuple(event.values()) for event in events] == [(failed, "DISCARDED", False), (successor, "PENDING", True)]
 
 
-def test_redriven_notification_keeps_its_id(runtime: RedriveRuntime, rows: Rows) -> None:
+def test_redriven_notification_keeps_its_id(operations: Operations, rows: Rows) -> None:
     """Q2 (b), Q4: even if it was swept meanwhile."""
     kept, swept = _dead_notification(rows), _dead_notification(rows, swept=True)
-    done = handle({"action": "redrive", "kind": "notification", "all": True, **OPERATOR}, runtime, "a test")
-    assert sorted(done["ids"]) == sorted([str(kept), str(swept)])
+    assert operations.execute(REDRIVE, kind="notification", all=True)["done"] == 2
     redriven = rows.execute("SELECT notification_id, status, attempt_count FROM notifications").fetchall()
     assert {row["notification_id"]: (row["status"], row["attempt_count"]) for row in redriven} == {
         kept: ("PENDING", 0),
         swept: ("PENDING", 0),
     }
-    again = handle({"action": "redrive", "kind": "notification", "ids": done["ids"], **OPERATOR}, runtime, "a test")
+    again = operations.execute(REDRIVE, kind="notification", ids=[str(kept), str(swept)])
     assert (again["done"], again["skipped"]) == (0, {"not open: already closed, or unknown id": 2})
 
 
-def test_discard_of_notification_closes_dead_letter(runtime: RedriveRuntime, rows: Rows) -> None:
+def test_dead_letter_whose_event_has_another_notification_is_skipped(operations: Operations, rows: Rows) -> None:
+    """Q2: the receiver would get the event twice; the report says that it was not changed."""
+    swept = _dead_notification(rows, swept=True)
+    rows.execute(
+        "INSERT INTO notifications"
+        " (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)"
+        " SELECT gen_random_uuid(), event_id, event_type, user_id, stock_keeping_unit, version, payload"
+        "   FROM notification_dlq WHERE notification_id = %s",
+        (swept,),
+    )
+    done = operations.execute(REDRIVE, kind="notification", all=True)
+    reason = "not changed: closed by another command meanwhile, or its event has another notification"
+    assert (done["selected"], done["done"], done["skipped"]) == (1, 0, {reason: 1})
+
+
+def test_discard_of_notification_closes_dead_letter(operations: Operations, rows: Rows) -> None:
     """Q3: nothing is sent."""
-    dead_letter = _dead_notification(rows)
-    assert handle({"action": "discard", "kind": "notification", "all": True, **OPERATOR}, runtime, "a test")["ids"] == [
-        str(dead_letter)
-    ]
+    _dead_notification(rows)
+    assert operations.execute(DISCARD, kind="notification", all=True)["done"] == 1
     assert rows.execute("SELECT status FROM notification_dlq").fetchall() == [{"status": "DISCARDED"}]
     assert rows.execute("SELECT status FROM notifications").fetchall() == [{"status": "FAILED"}]
 
@@ -110,91 +111,86 @@ def test_dry_run_changes_nothing(environ: dict[str, str], client: Client, rows: 
         assert actions == [{"dry_run": True, "count": 1}]
 
 
-def test_actor_reason_and_time_are_recorded(
-    runtime: RedriveRuntime, client: Client, rows: Rows, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Q2: one row for each batch, in the transaction of the change. G14: the log does not have the reason."""
+def test_actor_reason_and_time_are_recorded(operations: Operations, client: Client, rows: Rows) -> None:
+    """Q2: one row for each batch, in the transaction of the change."""
     failed = _failed_event(client, rows)
     selection = {"event_type": "EntitlementGranted", "user_id": "u_123", "error": "broken", "newer_than": "1h"}
-    handle({"action": "redrive", "kind": "outbox", "filter": selection, "force": True, **OPERATOR}, runtime, "a test")
+    operations.execute(REDRIVE, kind="outbox", filter=selection, force=True, reason=OPERATOR["reason"])
     (action,) = rows.execute("SELECT *, now() - occurred_at < interval '1 minute' AS recent FROM operator_actions")
     assert (action["actor"], action["reason"], action["recent"]) == ("ann", "the decoder is repaired", True)
     assert (action["action"], action["kind"], action["dry_run"]) == ("redrive", "outbox", False)
     assert (action["dead_letter_ids"], action["count"]) == ([failed], 1)
     assert action["selection"] == {"filter": selection, "force": True}
     assert (action["source"], action["client_id"]) == ("a test", None)
-    logged = capsys.readouterr().out
-    assert "dead letter command executed" in logged
-    assert "the decoder is repaired" not in logged
 
 
-def test_change_is_rolled_back_if_action_cannot_be_recorded(
-    runtime: RedriveRuntime, client: Client, rows: Rows
-) -> None:
+def test_change_is_rolled_back_if_action_cannot_be_recorded(operations: Operations, client: Client, rows: Rows) -> None:
     """Q2: there is no redrive without a record of the operator."""
     _failed_event(client, rows)
     rows.execute("ALTER TABLE operator_actions ADD CONSTRAINT no_ann CHECK (actor <> 'ann')")
     with pytest.raises(Exception, match="no_ann"):
-        handle({"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}, runtime, "a test")
+        operations.execute(REDRIVE, kind="outbox", all=True)
     assert rows.execute("SELECT status FROM outbox_events").fetchall() == [{"status": "FAILED"}]
 
 
-def test_redrive_of_old_event_requires_force(runtime: RedriveRuntime, client: Client, rows: Rows) -> None:
+def test_redrive_of_old_event_requires_force(operations: Operations, client: Client, rows: Rows) -> None:
     """Q2: the inbox may no longer know it; a discard needs no force."""
     failed = _failed_event(client, rows)
     (event,) = rows.execute("SELECT created_at + interval '30 days 1 microsecond' AS late FROM outbox_events")
-    execute = runtime.dead_letters.execute
-    request = {"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}
-    late = execute(DeadLetterCommand.parse(request), "a test", now=event["late"])
-    assert (late.done, [len(ids) for ids in late.skipped.values()]) == ([], [1])
-    on_time = execute(
-        DeadLetterCommand.parse(request | {"dry_run": True}), "a test", now=event["late"] - timedelta(microseconds=1)
-    )
-    discard = execute(
-        DeadLetterCommand.parse(request | {"action": "discard", "dry_run": True}), "a test", now=event["late"]
-    )
-    forced = execute(DeadLetterCommand.parse(request | {"force": True}), "a test", now=event["late"])
-    assert [report.done for report in (on_time, discard, forced)] == [[failed]] * 3
+    request: dict[str, Any] = {"kind": "outbox", "all": True, "now": event["late"]}
+    late = operations.execute(REDRIVE, **request)
+    assert (late["done"], list(late["skipped"].values())) == (0, [1])
+    on_time = request | {"now": event["late"] - timedelta(microseconds=1)}
+    dry_runs = [
+        operations.execute(REDRIVE, **on_time, dry_run=True),
+        operations.execute(DISCARD, **request, dry_run=True),
+        operations.execute(REDRIVE, **request, force=True, dry_run=True),
+    ]
+    assert [report["ids"] for report in dry_runs] == [[str(failed)]] * 3
+    assert operations.execute(REDRIVE, **request, force=True)["done"] == 1
 
 
 @pytest.mark.parametrize(("limit", "more"), [(3, True), (4, False), (5, False)])
-@pytest.mark.parametrize("action", ["list", "redrive", "discard"])
+@pytest.mark.parametrize("kind", [REDRIVE, DISCARD])
 def test_report_says_whether_the_limit_left_dead_letters(
-    environ: dict[str, str], rows: Rows, action: str, limit: int, *, more: bool
+    operations: Operations, rows: Rows, kind: str, limit: int, *, more: bool
 ) -> None:
-    """Q2: not if the limit is exactly their number."""
+    """Q2: not if the limit is exactly their number; a dry run says the same."""
     _many_failed_events(rows, 4)
-    runtime = RedriveRuntime.build(environ)
-    request = {"action": action, "kind": "outbox", "all": True, "limit": limit, **OPERATOR}
-    try:
-        report = runtime.dead_letters.execute(DeadLetterCommand.parse(request), "a test")
-    finally:
-        runtime.close()
-    assert (len(report.seen), report.more) == (min(limit, 4), more)
+    for dry_run in (True, False):
+        report = operations.execute(kind, kind="outbox", all=True, limit=limit, dry_run=dry_run)
+        assert (report["selected"], report["more"]) == (min(limit, 4), more)
+
+
+def test_dry_run_examines_batch_after_batch(
+    operations: Operations, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q2: up to its maximum, and leaves a row for each batch."""
+    _many_failed_events(rows, 25)
+    monkeypatch.setattr(redrive, "BATCH_SIZE", 10)
+    report = operations.execute(REDRIVE, kind="outbox", all=True, dry_run=True)
+    assert (report["selected"], len(set(report["ids"])), report["more"]) == (25, 25, False)
+    monkeypatch.setattr(redrive, "MAX_EXAMINED", 15)
+    report = operations.execute(REDRIVE, kind="outbox", all=True, dry_run=True)
+    assert (report["selected"], report["would_change"], report["more"]) == (15, 15, True)
+    batches = rows.execute("SELECT batch, count FROM operator_actions ORDER BY occurred_at, batch").fetchall()
+    assert [tuple(row.values()) for row in batches] == [(0, 10), (1, 10), (2, 5), (0, 10), (1, 5)]
 
 
 def test_command_runs_in_bounded_batches(environ: dict[str, str], rows: Rows) -> None:
     """Q2: each batch is committed on its own and reported; the limit is respected."""
     _many_failed_events(rows, 25)
-    runtime = RedriveRuntime.build(environ)
     progress: list[tuple[int, int]] = []
 
-    def record_progress(report: Report) -> None:
+    def record_progress(report: dict[str, Any]) -> None:
         (committed,) = rows.execute("SELECT count(*) AS n FROM outbox_events WHERE status = 'PENDING'").fetchall()
-        progress.append((len(report.done), committed["n"]))
+        progress.append((report["done"], committed["n"]))
 
-    request = {"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}
-    dead_letters = type(runtime.dead_letters)(
-        runtime.dead_letters.database, runtime.dead_letters.republisher, timedelta(days=30), batch_size=10
-    )
-    try:
-        limited = DeadLetterCommand.parse(request | {"limit": 15})
-        first = dead_letters.execute(limited, "a test", on_batch=record_progress)
-        rest = dead_letters.execute(DeadLetterCommand.parse(request), "a test", on_batch=record_progress)
-    finally:
-        runtime.close()
+    with Operations(environ, batch_size=10) as operations:
+        first = operations.execute(REDRIVE, kind="outbox", all=True, limit=15, on_batch=record_progress)
+        rest = operations.execute(REDRIVE, kind="outbox", all=True, on_batch=record_progress)
     assert progress == [(10, 10), (15, 15), (10, 25)]
-    assert (len(first.done), first.more, len(rest.done), rest.more) == (15, True, 10, False)
+    assert (first["done"], first["more"], rest["done"], rest["more"]) == (15, True, 10, False)
     batches = rows.execute("SELECT count FROM operator_actions ORDER BY occurred_at").fetchall()
     assert [batch["count"] for batch in batches] == [10, 5, 10]
 
@@ -203,16 +199,11 @@ def test_concurrent_commands_change_each_dead_letter_once(environ: dict[str, str
     """Q2: a dead letter that one command has changed is skipped or not selected by the other."""
     _many_failed_events(rows, 200)
 
-    def redrive(_: int) -> int:
-        runtime = RedriveRuntime.build(environ)
-        try:
-            return int(
-                handle({"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}, runtime, "a test")["done"]
-            )
-        finally:
-            runtime.close()
+    def execute(_: int) -> int:
+        with Operations(environ) as operations:
+            return int(operations.execute(REDRIVE, kind="outbox", all=True)["done"])
 
-    assert sum(run_concurrently(2, redrive)) == 200
+    assert sum(run_concurrently(2, execute)) == 200
     (action,) = rows.execute("SELECT sum(count) AS n FROM operator_actions").fetchall()
     assert action["n"] == 200
 
@@ -220,12 +211,11 @@ def test_concurrent_commands_change_each_dead_letter_once(environ: dict[str, str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"action": "retry"}, "action must be one of list, redrive, discard, not 'retry'"),
         ({"kind": None}, "kind must be one of outbox, notification, nats"),
         ({"all": False}, 'exactly one of "ids", "filter" and "all": true'),
         ({"ids": [str(uuid.UUID(int=1))]}, 'exactly one of "ids", "filter" and "all": true'),
         ({"all": False, "ids": ["x"]}, "ids must be UUIDs"),
-        ({"all": False, "ids": []}, "ids must be a list of 1 to 1000"),
+        ({"all": False, "ids": []}, "ids must be a list of 1 to 400"),
         ({"all": False, "filter": {}}, "filter must be an object"),
         ({"all": False, "filter": {"sku": "u"}}, "unknown filter 'sku'; allowed: cause, event_type"),
         ({"all": False, "filter": {"older_than": "1 hour"}}, "filter.older_than must be a duration such as"),
@@ -234,88 +224,26 @@ def test_concurrent_commands_change_each_dead_letter_once(environ: dict[str, str
         ({"limit": 0}, "limit must be a whole number"),
         ({"actor": ""}, "actor must not be empty"),
         ({"reason": "\x00"}, "reason must not"),
-        ({"why": "x"}, "unknown field 'why'; allowed: action"),
+        ({"why": "x"}, "unknown field 'why'; allowed: kind"),
     ],
 )
 def test_invalid_command_is_refused_with_reason(change: dict[str, Any], message: str) -> None:
     """Q2: before anything is read or changed."""
-    good = {"action": "redrive", "kind": "nats", "all": True, **OPERATOR}
-    assert DeadLetterCommand.parse(good).actor == "ann"
+    good = {"kind": "nats", "all": True, **OPERATOR}
+    assert OperatorCommand.parse(REDRIVE, good, "a test").operator.actor == "ann"
     with pytest.raises(BadRequestError) as error:
-        DeadLetterCommand.parse(good | change)
+        OperatorCommand.parse(REDRIVE, good | change, "a test")
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["actor", "reason"])
-def test_actor_and_reason_are_required(name: str) -> None:
-    """Q2: for every change, dry runs included; not for a list."""
-    request = {"action": "discard", "kind": "outbox", "all": True, "dry_run": True, **OPERATOR}
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_actor_and_reason_are_required(name: str, *, dry_run: bool) -> None:
+    """Q2: for every command, dry runs included."""
+    request = {"kind": "outbox", "all": True, "dry_run": dry_run, **OPERATOR}
     del request[name]
     with pytest.raises(BadRequestError, match=f"{name} is missing: state "):
-        DeadLetterCommand.parse(request)
-    assert DeadLetterCommand.parse({"action": "list", "kind": "outbox"}).limit == 100
-
-
-def test_function_handles_its_event_file(
-    runtime: RedriveRuntime, monkeypatch: pytest.MonkeyPatch, client: Client, rows: Rows
-) -> None:
-    """S2: a list returns the open dead letters."""
-    failed = _failed_event(client, rows)
-    monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: runtime))
-    event = json.loads((ROOT / "infra" / "events" / "redrive_dead_letters.json").read_text())
-    assert handler(event, None) == {"action": "list", "kind": "nats", "letters": [], "more": False}
-    (dead_letter,) = handler({"action": "list", "kind": "outbox"}, None)["letters"]
-    with pytest.raises(BadRequestError, match="action must be one of"):
-        handler({}, None)
-    assert (dead_letter["id"], dead_letter["user_id"], dead_letter["error"]) == (
-        str(failed),
-        "u_123",
-        "the stream is broken",
-    )
-
-
-@pytest.mark.usefixtures("_command")
-def test_make_redrive_does_the_same(
-    environ: dict[str, str],
-    client: Client,
-    rows: Rows,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Q2: with a dry run, readable output, and exit code 1 if a selected dead letter was skipped."""
-    failed = _failed_event(client, rows)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    request = ["--kind", "outbox", "--error", "broken", "--reason", "NATS is back"]
-    assert cli.redrive(["--kind", "outbox", "--list"], Progress()) == 0
-    assert f"{failed}" in capsys.readouterr().out
-    assert cli.redrive([*request, "--dry-run"], Progress()) == 0
-    assert f"1 would be redriven:\n  {failed}\n" in capsys.readouterr().out
-    assert cli.redrive([*request, "--actor", "bob"], Progress()) == 0
-    assert f"1 redriven:\n  {failed}\n" in capsys.readouterr().out
-    again = ["--kind", "outbox", "--discard", "--ids", str(failed), "--reason", "again"]
-    assert cli.redrive(again, Progress()) == 1
-    assert "1 skipped: not open" in capsys.readouterr().out
-    (action,) = rows.execute("SELECT actor, reason FROM operator_actions WHERE NOT dry_run AND count > 0").fetchall()
-    assert action == {"actor": "bob", "reason": "NATS is back"}
-
-
-@pytest.mark.usefixtures("_command")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--kind", "nats", "--all", "--reason", "r"], "belong together"),
-        (["--kind", "outbox", "--all"], "reason is missing"),
-        (["--kind", "outbox", "--reason", "r"], "exactly one of"),
-        (["--kind", "outbox", "--list"], "temporarily unavailable"),
-    ],
-)
-def test_make_redrive_explains_errors(monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str) -> None:
-    """A message and what to do, without a traceback."""
-    for name, value in {**PLAINTEXT, "DATABASE_URL": "postgresql://127.0.0.1:1/x"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(CommandError, match=message):
-        cli.redrive(arguments, Progress())
+        OperatorCommand.parse(DISCARD, request, "a test")
 
 
 def _failed_event(client: Client, rows: Rows) -> uuid.UUID:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 from grantwire.jetstream.publisher import Publisher
-from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
+from tests.support.commands import Operations
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.servers import newest_postgres
@@ -51,7 +50,7 @@ def test_terminated_message_is_redriven_and_processed(
     assert (dead_letter["kind"], dead_letter["reason"], dead_letter["payload"]) == ("MSG_TERMINATED", "a bug", payload)
 
     done = pipeline.execute(action="redrive", kind="nats", all=True)
-    assert (done["done"], done["ids"], done["skipped"]) == (1, [str(dead_letter["dead_letter_id"])], {})
+    assert (done["done"], done["skipped"]) == (1, {})
     message = pipeline.get_message(2)
     assert message.data == payload
     assert message.headers == dead_letter["headers"] | {
@@ -199,12 +198,12 @@ def test_unacknowledged_redrive_stays_open(
         raise error
 
     event_id = uuid.uuid4()
-    dead_letter = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
+    _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
     with monkeypatch.context() as broken:
         broken.setattr(Publisher, "publish", fail)
         done = pipeline.execute(action="redrive", kind="nats", all=True)
-    ((reason, ids),) = done["skipped_ids"].items()
-    assert (done["done"], reason.startswith(prefix), ids) == (0, True, [str(dead_letter["dead_letter_id"])])
+    ((reason, count),) = done["skipped"].items()
+    assert (done["done"], reason.startswith(prefix), count) == (0, True, 1)
     assert _dead_letters(rows)[0]["status"] == "OPEN"
     assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
 
@@ -254,16 +253,10 @@ def test_concurrent_redrives_store_one_message(pipeline: Pipeline, rows: Rows) -
     """Q2: they use the same number, and JetStream stores it once."""
     event_id = uuid.uuid4()
     _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
-    command = DeadLetterCommand.parse(
-        {"action": "redrive", "kind": "nats", "all": True, "actor": "ann", "reason": "repaired"}
-    )
 
     def redrive(_: int) -> None:
-        runtime = RedriveRuntime.build(pipeline.environ)
-        try:
-            runtime.dead_letters.execute(command, "a test")
-        finally:
-            runtime.close()
+        with Operations(pipeline.environ) as operations:
+            operations.execute("dead_letters.redrive", kind="nats", all=True)
 
     run_concurrently(4, redrive)
     (dead_letter,) = _dead_letters(rows)
@@ -301,7 +294,7 @@ def test_discarded_dead_letter_cannot_be_redriven(pipeline: Pipeline, rows: Rows
     event_id = uuid.uuid4()
     dead_letter = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
     ids = [str(dead_letter["dead_letter_id"])]
-    assert pipeline.execute(action="discard", kind="nats", ids=ids)["ids"] == ids
+    assert pipeline.execute(action="discard", kind="nats", ids=ids)["done"] == 1
     assert pipeline.execute(action="redrive", kind="nats", ids=ids)["done"] == 0
     assert (_dead_letters(rows)[0]["status"], pipeline.last_sequence()) == ("DISCARDED", 1)
 
@@ -321,8 +314,8 @@ def test_dead_letters_are_selected_by_filter(pipeline: Pipeline, rows: Rows) -> 
     assert count_selected(error="MSG_TERMINATED") == 3
     assert count_selected(older_than="1h") == 0
     assert count_selected(newer_than="1h") == 3
-    listed = pipeline.execute(action="list", kind="nats", filter={"error": "constraint"})["letters"]
-    assert [dead_letter["error"] for dead_letter in listed] == ["MSG_TERMINATED after 1 delivery: constraint"]
+    constraint = pipeline.execute(action="discard", kind="nats", filter={"error": "constraint"}, dry_run=True)
+    assert constraint["ids"] == [str(_dead_letters(rows)[-1]["dead_letter_id"])]
 
 
 def _dead_letters(rows: Rows) -> list[dict[str, Any]]:

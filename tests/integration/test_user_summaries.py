@@ -9,8 +9,6 @@ import psycopg
 import pytest
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.operator_actions import Operator
-from grantwire.read_model.from_record import rebuild
 from grantwire.read_model.model import project
 from grantwire.settings import load
 from tests.support.concurrency import meet, run_concurrently
@@ -22,6 +20,7 @@ from tests.support.read_model import (
     entitlement,
     insert_entitlements,
     payloads,
+    rebuild,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 DIFFERENCES = "SELECT * FROM user_summaries_differences"
 SUMMARIES = "SELECT * FROM user_summaries ORDER BY user_id"
-OPERATOR = Operator("ann", "tests", "tests")
 RANDOM_SEED = 20260108
 
 
@@ -70,7 +68,7 @@ def test_every_statement_keeps_the_summaries_correct(database_url: str, rows: Ro
     rows.execute(DAMAGE[damage], ("u1",))
     assert rows.execute(DIFFERENCES).fetchall() == []
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
-    assert rebuild(database, OPERATOR).summaries == 0
+    assert rebuild(database).summaries == 0
     database.close()
     assert rows.execute(DIFFERENCES).fetchall() == []
     assert [(row["active"], row["revoked"]) for row in rows.execute(SUMMARIES)] == [(0, 3), (0, 3)]
@@ -92,11 +90,11 @@ def test_rebuild_repairs_wrong_summaries(database: Database, rows: Rows, values:
     rows.execute(f"UPDATE user_summaries SET {values} WHERE user_id = 'u1'")  # noqa: S608
     rows.execute("DELETE FROM user_summaries WHERE user_id = 'u2'")
     rows.execute("INSERT INTO user_summaries VALUES ('u4', 1, 0, 0, 'a', 'ACTIVE', 1, now())")
-    assert rebuild(database, OPERATOR).summaries == 3
+    assert rebuild(database).summaries == 3
     *repaired, unknown = rows.execute(SUMMARIES).fetchall()
     assert repaired == expected
     assert (unknown["active"], unknown["last_version"]) == (0, None)
-    assert rebuild(database, OPERATOR).summaries == 0
+    assert rebuild(database).summaries == 0
 
 
 def test_concurrent_bridges_and_rebuilds_keep_the_summaries_correct(database_url: str, rows: Rows) -> None:
@@ -117,7 +115,7 @@ def test_concurrent_bridges_and_rebuilds_keep_the_summaries_correct(database_url
             # One row: a statement that locks several rows in another order than the bridge could deadlock by itself.
             damaged = (users[number % 4], skus[number % 6])
             rows.execute("DELETE FROM user_entitlements WHERE (user_id, stock_keeping_unit) = (%s, %s)", damaged)
-            rebuild(database, OPERATOR)
+            rebuild(database)
         database.close()
 
     run_concurrently(5, lambda number: bridge(number) if number else damage_and_rebuild())

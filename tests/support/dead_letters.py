@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
@@ -20,11 +19,11 @@ from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
 from grantwire.settings import load
-from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
 from grantwire.wiring.workers.bridge_events import BridgeRuntime
 from grantwire.wiring.workers.record_advisories import RecorderRuntime
 from grantwire.workers.budget import Budget
 from tests.support.audit import audit_messages
+from tests.support.commands import Operations
 from tests.support.nats_users import as_admin, configure
 from tests.support.waiting import WAIT_SECONDS, until
 
@@ -79,7 +78,7 @@ class Pipeline:
         self.nats = NatsConnection(load(NatsSettings, as_admin(environ)))
         self.publisher = Publisher(self.nats)
         self.recorder = RecorderRuntime.build(environ)
-        self.redriver = RedriveRuntime.build(environ)
+        self.operations = Operations(environ)
         self.bridge = BridgeRuntime.build(environ)
         configure(environ)
         self.runner.run(self._connect())
@@ -94,7 +93,7 @@ class Pipeline:
     def __exit__(self, *_: object) -> None:
         """Close all connections."""
         self.recorder.close()
-        self.redriver.close()
+        self.operations.close()
         self.bridge.close()
         self.runner.run(self.nats.close())
         self.runner.close()
@@ -166,10 +165,9 @@ class Pipeline:
         """Run the bridge until it is idle."""
         return self.bridge.run(budget())
 
-    def execute(self, *, now: datetime | None = None, **event: Any) -> dict[str, Any]:
-        """Execute an operator's command, as the function does."""
-        command = DeadLetterCommand.parse({"actor": "ann", "reason": "repaired"} | event)
-        return self.redriver.dead_letters.execute(command, "a test", now=now).as_dict()
+    def execute(self, action: str, *, now: datetime | None = None, **body: Any) -> dict[str, Any]:
+        """Execute an operator's command on dead letters, as its worker does."""
+        return self.operations.execute(f"dead_letters.{action}", now=now, **body)
 
     def run_bridge_until_max_deliver(self, advisories: int) -> None:
         """Run a bridge whose decoder raises MemoryError, until JetStream has sent `advisories` advisories."""

@@ -10,15 +10,14 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.events.encoding import encode_event
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
-from grantwire.wiring.tasks.redrive_dead_letters import RedriveRuntime
 from grantwire.wiring.workers.record_advisories import RecorderRuntime
 from tests.support.audit import audit_payloads
+from tests.support.commands import Operations
 from tests.support.nats_users import as_admin, configure
 from tests.support.waiting import until
 from tests.support.workers import bridge_stream, relay_support
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig
 
-    from grantwire.dead_letters.dead_letter import Report
     from grantwire.jetstream.message import Message
     from infra.local.servers.nats import NatsServer
 
@@ -204,14 +202,10 @@ class LossyStream:
         """Redrive all dead letters of the stream, as an operator does."""
         self.operate("redrive", kind="nats", all=True)
 
-    def operate(self, action: str, **fields: Any) -> Report:
+    def operate(self, action: str, **body: Any) -> dict[str, Any]:
         """Execute an operator's command on dead letters."""
-        runtime = RedriveRuntime.build(self.environ)
-        command = {"actor": "ann", "reason": "repaired", "action": action} | fields
-        try:
-            return runtime.dead_letters.execute(DeadLetterCommand.parse(command), "a test", now=self.now)
-        finally:
-            runtime.close()
+        with Operations(self.environ, clock=lambda: self.now) as operations:
+            return operations.execute(f"dead_letters.{action}", now=self.now, **body)
 
 
 class ServerFiles:

@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.events.decoding import decode_payload
-from grantwire.operator_actions import Operator
+from grantwire.operator_actions import Operator, OperatorAction
+from grantwire.read_model.from_record import MAX_PASSES, RecordRebuildReport, repair_pass, repair_summaries
 from tests.support.workers.bridge_stream import event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from grantwire.database import Database
     from grantwire.events.v1 import EntitlementEvent
     from tests.integration.conftest import Rows
 
@@ -103,6 +105,19 @@ def clear_tables(rows: Rows) -> None:
     """Empty every table that a test of the read model writes; faster than TRUNCATE for a few rows."""
     for table in ("entitlements", "idempotency_keys", "outbox_events", *BRIDGE_TABLES):
         rows.execute(f"DELETE FROM {table}")  # noqa: S608
+
+
+def rebuild(database: Database, operator: Operator = OPERATOR) -> RecordRebuildReport:
+    """Rebuild the read model from the system of record with the passes of the command."""
+    report = RecordRebuildReport(dry_run=False, complete=False)
+    action = OperatorAction(operator, "rebuild", "read_model", {"source": "record"})
+    for number in range(MAX_PASSES):
+        with database.session() as connection, connection.transaction():
+            repair_pass(connection, report, action, number)
+        if report.complete:
+            break
+    repair_summaries(database, report)
+    return report
 
 
 def count_deadlocks(rows: Rows) -> int:

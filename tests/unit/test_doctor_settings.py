@@ -9,7 +9,7 @@ import pytest
 
 from grantwire.adjustable import ADJUSTABLE
 from grantwire_cli.checks.findings import Level
-from infra.local.commands.doctor import doctor
+from infra.local.commands.findings import findings
 from infra.local.doctor.settings import check_settings
 from infra.local.progress import Progress
 
@@ -49,8 +49,8 @@ def test_every_adjustable_variable_has_a_parser() -> None:
 def test_command_checks_only_the_settings() -> None:
     """`grantwire doctor` asks for it; servers and machine are not touched."""
     output = io.StringIO()
-    assert doctor(["--json", "--settings", "CLIENT_RATE_LIMIT=0"], Progress(output)) == 1
+    assert findings(["--settings", "CLIENT_RATE_LIMIT=0"], Progress(output)) == 1
     (finding,) = json.loads(output.getvalue())["findings"]
     assert (finding["check"], finding["level"]) == ("settings", "problem")
     listed = ",".join(f"{name}={value}" for name, value in DEFAULTS.items())
-    assert doctor(["--json", "--settings", listed], Progress(io.StringIO())) == 0
+    assert findings(["--settings", listed], Progress(io.StringIO())) == 0

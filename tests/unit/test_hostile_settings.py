@@ -23,8 +23,6 @@ from grantwire.wiring.routes.show_inbox import NotificationListSettings
 from grantwire.wiring.routes.show_summary import SummarySettings
 from grantwire.wiring.tasks.configure_streams import ConfigurationSettings
 from grantwire.wiring.tasks.migrate_database import MigrationSettings
-from grantwire.wiring.tasks.rebuild_read_model import RebuildSettings
-from grantwire.wiring.tasks.redrive_dead_letters import RedriveSettings
 from grantwire.wiring.workers.bridge_events import BridgeSettings
 from grantwire.wiring.workers.deliver_notifications import DeliverySettings
 from grantwire.wiring.workers.expire_entitlements import ExpireSettings
@@ -49,9 +47,7 @@ SETTINGS_CLASSES: list[type[Any]] = [
     MigrationSettings,
     OperationsSettings,
     OperatorCommandsSettings,
-    RebuildSettings,
     RecorderSettings,
-    RedriveSettings,
     RelaySettings,
     SummarySettings,
     SweepSettings,

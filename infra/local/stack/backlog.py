@@ -1,4 +1,4 @@
-"""The backlog and the open dead letters: the part of `make status` that matters most to an operator on call."""
+"""The backlog and the open dead letters: the part of the state that matters most to an operator on call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ import psycopg
 from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS, Names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from infra.local.progress import Progress
     from infra.local.stack.deployed import DeployedStack
 
 COUNTS_BY_STATUS = """
@@ -58,21 +55,6 @@ def read_backlog(stack: DeployedStack) -> dict[str, Any]:
         "consumer_lag": asyncio.run(_consumer_lag(stack.nats_url)) if nats_is_alive else None,
         "dead_letters": dead_letters,
     }
-
-
-def print_backlog(backlog: Mapping[str, Any], progress: Progress) -> None:
-    """Print what `read_backlog` returned."""
-    if "error" in backlog:
-        progress.print_line(f"      {backlog['error']}")
-        return
-    for row in backlog["counts"]:
-        progress.print_line(f"      {row['table']} {row['status']}: {row['count']}")
-    age = backlog["oldest_pending_seconds"]
-    progress.print_line(f"      oldest pending event: {'none' if age is None else f'{age} s'}")
-    if backlog["consumer_lag"] is not None:
-        progress.print_line(f"      consumer lag: {backlog['consumer_lag']}")
-    dead_letters = ", ".join(f"{kind} {count}" for kind, count in backlog["dead_letters"].items())
-    progress.print_line(f"      open dead letters: {dead_letters}  (`make redrive ARGS=--help`)")
 
 
 async def _consumer_lag(url: str) -> str:

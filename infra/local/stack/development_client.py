@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import socket
 from typing import TYPE_CHECKING
 
 from infra.local.layer import PLAINTEXT, product_code
 from infra.local.system import files
-from infra.local.system.operator import command_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,6 +39,11 @@ def development_token(database_url: str, file: Path) -> str:
 def local_environment(database_url: str) -> dict[str, str]:
     """Return the variables that the product's code reads, for the database of a local stack."""
     return {**PLAINTEXT, "DATABASE_URL": database_url, "TOKEN_ENVIRONMENT": TOKEN_ENVIRONMENT}
+
+
+def command_source(program: str) -> str:
+    """Return where an action came from: this machine and the program."""
+    return f"command line of {socket.gethostname()}, {program}"
 
 
 @contextlib.contextmanager
@@ -73,7 +78,7 @@ def _issue_token(runtime: ClientsRuntime) -> str:
     from grantwire.clients.scopes import Scope  # noqa: PLC0415
 
     def execute(**event: object) -> dict[str, object]:
-        return ClientCommand.parse(event | OPERATOR).execute(runtime.clients, command_source("up"))
+        return ClientCommand.parse(event | OPERATOR).execute(runtime.clients, command_source("make up"))
 
     event: dict[str, object] = {"action": "create", "name": NAME, "scopes": list(Scope)}
     for known in runtime.clients.list_all():

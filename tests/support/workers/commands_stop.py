@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from grantwire.dead_letters.republish import Republisher
-from grantwire.operations import executors
+from grantwire.operations.command_store import Fence
 from grantwire.wiring.workers.run_operator_commands import OperatorCommandsRuntime
 from grantwire.workers.budget import Budget
 
@@ -34,7 +34,7 @@ def _hang_in_second_call(function: Any) -> Any:
 
 if __name__ == "__main__":
     if os.environ["STOP_AT"] == "commit":
-        executors.Fence.end = _hang_in_second_call(executors.Fence.end)  # type: ignore[method-assign]
+        Fence.end = _hang_in_second_call(Fence.end)  # type: ignore[method-assign]
     else:
         Republisher.publish = _hang_in_second_call(Republisher.publish)  # type: ignore[method-assign]
     runtime = OperatorCommandsRuntime.build(os.environ, batch_size=3)

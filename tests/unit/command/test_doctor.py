@@ -9,7 +9,7 @@ import pytest
 
 from grantwire_cli.checks.deployment import OUTPUTS, check_deployment
 from grantwire_cli.checks.findings import Level
-from infra.local.commands.doctor import doctor
+from infra.local.commands.findings import findings as print_findings
 from infra.local.doctor import machine
 from infra.local.progress import Progress
 from infra.local.stack import selection
@@ -131,7 +131,7 @@ def test_doctor_of_a_checkout_without_tools(run: Run, home: Path, monkeypatch: p
 
 
 def test_findings_of_a_checkout_are_shown(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """T4: those of `python -m infra.local doctor --json`, and then those of the API."""
+    """T4: those of `python -m infra.local findings`, and then those of the API."""
     folder = home / "checkout"
     (folder / "infra" / "local").mkdir(parents=True)
     findings = {"findings": [{"check": "disk", "level": "warning", "message": "little", "repair": "free some"}]}
@@ -171,10 +171,10 @@ def test_server_that_does_not_run_is_a_problem(
         return (EmbeddedStack if kind == "embedded" else LocalStackStack)(home, progress=progress)
 
     monkeypatch.setattr(selection, "current_stack", stack_of_the_checkout)
-    monkeypatch.setattr("infra.local.commands.doctor.check_machine", list)
+    monkeypatch.setattr("infra.local.commands.findings.check_machine", list)
     monkeypatch.setenv("PATH", "")
     output = io.StringIO()
-    assert doctor(["--json"], Progress(output)) == 1
+    assert print_findings([], Progress(output)) == 1
     found = {(item["message"], item["level"], item["repair"]) for item in json.loads(output.getvalue())["findings"]}
     names = ("postgres", "nats", "emulator" if kind == "embedded" else "localstack")
     assert found == {(f"{name} does not run", "problem", repair) for name in names}

@@ -367,6 +367,19 @@ def test_rebuild_asks_first(grantwire: Run, api: FakeApi) -> None:
     assert api.calls == []
 
 
+def test_rebuild_from_the_stream_sends_its_fields(grantwire: Run, api: FakeApi) -> None:
+    """T3, P2: and prints the counts of the result."""
+    api.respond("POST", "/v1/ops/read-model/rebuild", ACCEPTED, status=202)
+    result = {"source": "stream", "from_sequence": 7, "reached": 9, "changed": 2, "complete": True}
+    api.respond("GET", f"/v1/ops/commands/{COMMAND_ID}", command("DONE", kind="read_model.rebuild", result=result))
+    arguments = ("read-model", "rebuild", "--source", "stream", "--from-sequence", "7", "--reason", "r", "--yes")
+    done = grantwire(*arguments)
+    assert (done.code, "changed" in done.out) == (0, True)
+    (posted,) = [call for call in api.calls if call.method == "POST"]
+    assert (posted.body["source"], posted.body["from_sequence"]) == ("stream", 7)
+    assert grantwire("read-model", "rebuild", "--from-sequence", "7", "--reason", "r", "--yes").code == 2
+
+
 def test_commands_are_listed(grantwire: Run, api: FakeApi) -> None:
     """T3: the status is passed on."""
     api.respond("GET", "/v1/ops/commands", {"commands": [command("DONE")]})

@@ -83,8 +83,7 @@ class Checkout:
             content = None
         if not isinstance(content, dict):
             last = (result.stderr.strip() or result.stdout.strip() or "it printed nothing").splitlines()[-1]
-            problem = f"`make {arguments[0]}` failed in {self.folder}: {last[-500:]}"
-            raise CommandError(problem, hint=f"Run `make {arguments[0]}` there to see more.")
+            raise CommandError(f"The checkout {self.folder} does not say its {arguments[0]}: {last[-500:]}")
         return content
 
     def _command(self, arguments: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ RUN_SECONDS = 63.0
 # Of the template: alarms on one metric, alarms that read one metric of every function, and metrics that workers write.
 ALARMS = 29
 QUERY_ALARMS = 2
-FUNCTIONS = 25
+FUNCTIONS = 23
 WORKER_METRICS = 35
 SECRETS = 5
 

@@ -94,6 +94,6 @@ def _report(session: Session, target: Target, timeout: float) -> dict[str, Any]:
 
 def _local_state(checkout: Checkout) -> dict[str, Any] | None:
     try:
-        return checkout.query("status", "--json")
+        return checkout.query("state")
     except CommandError:
         return None

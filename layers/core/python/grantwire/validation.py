@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import BadRequestError
 
@@ -38,6 +38,13 @@ _TIME = re.compile(
     r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )
 _FIRST_YEAR = 2000
+
+
+def refuse_unknown_fields(given: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """Raise BadRequestError for the first field that is not allowed."""
+    for name in given:
+        if name not in allowed:
+            raise BadRequestError(f"unknown field {name[:MAX_NAME_LENGTH]!a}; allowed: {', '.join(allowed)}")
 
 
 def clean_text(name: str, value: object, *, max_length: int) -> str:

@@ -120,7 +120,7 @@ def _check_stack(name: str, region: str) -> Iterator[Finding]:
 def _check_checkout(session: Session, *options: str) -> Iterator[Finding]:
     """Run the checks of the checkout, which has the drivers of its servers."""
     try:
-        records = session.checkout.query("doctor", "--json", *options)["findings"]
+        records = session.checkout.query("findings", *options)["findings"]
     except CommandError as error:
         yield problem("checkout", str(error), error.hint or "grantwire up")
         return

@@ -1,6 +1,9 @@
 """`grantwire read-model`: compare the read model with the system of record, and repair it."""
 
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
 
 from grantwire_cli.commands.dead_letters import Wait
 from grantwire_cli.commands.parameters import Actor, Key, Reason, Yes
@@ -13,6 +16,13 @@ app = new_group("Compare the read model with the system of record, and repair it
 
 READ_MODEL = "/v1/ops/read-model"
 HARMLESS = {"missing", "behind"}  # normal while events are being delivered
+
+
+class Source(StrEnum):
+    """What the read model is rebuilt from."""
+
+    record = "record"
+    stream = "stream"
 
 
 @register(
@@ -29,13 +39,36 @@ def verify(session: Session, reason: Reason, actor: Actor = None, wait: Wait = T
     return _run(session, "verify", session.operator(actor, reason), key, wait=wait)
 
 
-@register(app, "rebuild", "grantwire read-model rebuild --reason 'the read model was restored' --yes")
+@register(
+    app,
+    "rebuild",
+    "grantwire read-model rebuild --reason 'the read model was restored' --yes",
+    "grantwire read-model rebuild --source stream --from-sequence 4000001 --reason 'the bridge skipped events'",
+)
 def rebuild(
-    session: Session, reason: Reason, actor: Actor = None, yes: Yes = False, wait: Wait = True, key: Key = None
+    session: Session,
+    reason: Reason,
+    source: Annotated[
+        Source, typer.Option("--source", help="Compare with the system of record, or read the stream again.")
+    ] = Source.record,
+    from_sequence: Annotated[
+        int | None, typer.Option("--from-sequence", min=1, help="The first message of the stream.")
+    ] = None,
+    actor: Actor = None,
+    yes: Yes = False,
+    wait: Wait = True,
+    key: Key = None,
 ) -> int:
-    """Repair every difference from the system of record. The workers can keep running."""
+    """Repair every difference from the system of record. The workers can keep running.
+
+    From the stream, only rows that are missing or behind are repaired.
+    """
+    if from_sequence is not None and source is Source.record:
+        raise typer.BadParameter("--from-sequence needs --source stream.")
     session.confirm(f"Rebuild the read model of {session.target.title}?", yes=yes)
-    return _run(session, "rebuild", session.operator(actor, reason), key, wait=wait)
+    body = session.operator(actor, reason) | ({} if source is Source.record else {"source": source.value})
+    body |= {} if from_sequence is None else {"from_sequence": from_sequence}
+    return _run(session, "rebuild", body, key, wait=wait)
 
 
 def _run(session: Session, action: str, body: dict[str, Any], key: str | None, *, wait: bool) -> int:
@@ -46,8 +79,8 @@ def _run(session: Session, action: str, body: dict[str, Any], key: str | None, *
     command = finish(session, follow(session, accepted["command_id"]))
     result = command.get("result") or {}
     found = result.get("found") or {}
-    repaired = {name: result[name] for name in ("repaired", "removed", "summaries", "complete") if name in result}
-    shown = {"command_id": command["command_id"], "status": command["status"], **found, **repaired}
+    counts = {name: value for name, value in result.items() if name not in {"found", "source", "dry_run"}}
+    shown = {"command_id": command["command_id"], "status": command["status"], **found, **counts}
     session.output.record(command, shown)
     wrong = sum(count for name, count in found.items() if name not in HARMLESS)
     incomplete = not result.get("complete", True)

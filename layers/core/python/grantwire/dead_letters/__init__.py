@@ -4,7 +4,8 @@
 advisory after the commit, and recording one twice leaves one row (Q1). A message that reached its delivery limit, but
 was processed after all, is closed as PROCESSED automatically.
 
-`redrive.DeadLetters` executes a `commands.DeadLetterCommand` for each of the three kinds (Q2, Q3):
+`batches.select_batch` returns what a `commands.DeadLetterCommand` selects next, and `operations.redrive` changes it,
+for each of the three kinds (Q2, Q3):
 - `outbox`: a FAILED event becomes PENDING again, or DISCARDED, and the later events of its aggregate are published;
   a lost event that is too old to be published again without a person is put back, or DISCARDED (W1);
 - `notification`: a notification becomes PENDING again with the same id;

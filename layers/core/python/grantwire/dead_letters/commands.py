@@ -1,4 +1,4 @@
-"""Parsing and validation of an operator's command: action, selection of dead letters, actor and reason."""
+"""Parsing and validation of a command on dead letters: redrive or discard, and which of them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from grantwire.errors import BadRequestError
-from grantwire.operator_actions import MAX_TEXT_LENGTH, parse_actor_and_reason
+from grantwire.operator_actions import MAX_TEXT_LENGTH
 from grantwire.settings import parse_duration
-from grantwire.validation import MAX_NAME_LENGTH, clean_text
+from grantwire.validation import MAX_NAME_LENGTH, clean_text, refuse_unknown_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
     from typing import Self
 
-ACTIONS = ("list", "redrive", "discard")
 FILTERS = ("cause", "event_type", "user_id", "stock_keeping_unit", "error", "older_than", "newer_than")
 KINDS = ("outbox", "notification", "nats")
 MAX_LIMIT = 100_000
-_MAX_IDS = 1000
-_FIELDS = ("action", "kind", "ids", "filter", "all", "dry_run", "force", "limit", "actor", "reason")
+MAX_RATE = 10_000
+_MAX_IDS = 400
+_FIELDS = ("kind", "ids", "filter", "all", "dry_run", "force", "limit", "rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCommand:
-    """A command to list, redrive or discard dead letters of one kind.
+    """A command to redrive or discard dead letters of one kind, at most `rate` a second.
 
-    `selection` is the part of the event that selects them, kept for the record in `operator_actions`.
+    `selection` is the part of the request that selects them, kept for the record in `operator_actions`.
     """
 
     action: str
@@ -65,60 +65,49 @@ class DeadLetterCommand:
     dry_run: bool = False
     force: bool = False
     limit: int = MAX_LIMIT
-    actor: str = ""
-    reason: str = ""
+    rate: int | None = None
     selection: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, event: Mapping[str, Any]) -> Self:
-        """Validate every field of a function's event; BadRequestError names the field and what is allowed."""
-        for name in event:
-            if name not in _FIELDS:
-                raise BadRequestError(f"unknown field {name!a}; allowed: {', '.join(_FIELDS)}")
-        action = _parse_choice(event, "action", ACTIONS)
-        kind = _parse_choice(event, "kind", KINDS)
-        selection = _parse_selection(event, required=action != "list")
-        actor, reason = ("", "") if action == "list" else parse_actor_and_reason(event)
+    def parse(cls, action: str, arguments: Mapping[str, Any]) -> Self:
+        """Validate every argument of a redrive or a discard; BadRequestError names it and what is allowed."""
+        refuse_unknown_fields(arguments, (*_FIELDS, "actor", "reason"))
+        if (kind := arguments.get("kind")) not in KINDS:
+            raise BadRequestError(f"kind must be one of {', '.join(KINDS)}, not {kind!a}")
+        selection = _parse_selection(arguments)
         return cls(
-            action=action,
-            kind=kind,
+            action,
+            kind,
             ids=_parse_ids(selection["ids"]) if "ids" in selection else None,
             filter=Filter.parse(selection["filter"]) if "filter" in selection else Filter(),
-            dry_run=_parse_flag(event, "dry_run"),
-            force=_parse_flag(event, "force"),
-            limit=_parse_limit(event.get("limit", 100 if action == "list" else MAX_LIMIT)),
-            actor=actor,
-            reason=reason,
+            dry_run=_parse_flag(arguments, "dry_run"),
+            force=_parse_flag(arguments, "force"),
+            limit=_parse_number(arguments, "limit", MAX_LIMIT) if "limit" in arguments else MAX_LIMIT,
+            rate=_parse_number(arguments, "rate", MAX_RATE) if "rate" in arguments else None,
             selection=selection,
         )
 
 
-def _parse_selection(event: Mapping[str, Any], *, required: bool) -> dict[str, Any]:
-    selection = {name: event[name] for name in ("ids", "filter") if event.get(name) is not None}
-    if _parse_flag(event, "all"):
+def _parse_selection(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    selection = {name: arguments[name] for name in ("ids", "filter") if arguments.get(name) is not None}
+    if _parse_flag(arguments, "all"):
         selection["all"] = True
-    if len(selection) > 1 or (required and not selection):
+    if len(selection) != 1:
         raise BadRequestError('select dead letters with exactly one of "ids", "filter" and "all": true')
     return selection
 
 
-def _parse_choice(event: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    value = event.get(name)
-    if value not in choices:
-        raise BadRequestError(f"{name} must be one of {', '.join(choices)}, not {value!a}")
-    return str(value)
-
-
-def _parse_flag(event: Mapping[str, Any], name: str) -> bool:
-    value = event.get(name, False)
+def _parse_flag(arguments: Mapping[str, Any], name: str) -> bool:
+    value = arguments.get(name, False)
     if not isinstance(value, bool):
         raise BadRequestError(f"{name} must be true or false")
     return value
 
 
-def _parse_limit(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LIMIT:
-        raise BadRequestError(f"limit must be a whole number between 1 and {MAX_LIMIT}")
+def _parse_number(arguments: Mapping[str, Any], name: str, maximum: int) -> int:
+    value = arguments[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+        raise BadRequestError(f"{name} must be a whole number between 1 and {maximum}")
     return value
 
 
@@ -128,7 +117,7 @@ def _parse_ids(value: object) -> tuple[UUID, ...]:
     try:
         return tuple(dict.fromkeys(UUID(str(item)) for item in value))
     except ValueError:
-        raise BadRequestError('ids must be UUIDs, as returned by "action": "list"') from None
+        raise BadRequestError("ids must be UUIDs, as the list of dead letters shows them") from None
 
 
 def _parse_condition(name: str, value: object) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
-
-from grantwire.dead_letters.dead_letter import DeadLetter
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -14,8 +12,21 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.dead_letters.commands import DeadLetterCommand
 
+
+class DeadLetter(NamedTuple):
+    """An open dead letter.
+
+    `event_time` is when its event occurred, if known. `has_copy` is false if the message was not copied, so that it can
+    only be discarded.
+    """
+
+    dead_letter_id: UUID
+    event_time: datetime | None
+    has_copy: bool
+
+
 _LIST_OPEN = """
-SELECT dead_letter_id, event_type, user_id, error, since, event_time, has_copy
+SELECT dead_letter_id, event_time, has_copy
   FROM dead_letters
  WHERE kind = %(kind)s
    AND dead_letter_id > coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000')

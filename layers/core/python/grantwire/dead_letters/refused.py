@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.dead_letters.dead_letter import DeadLetter
+    from grantwire.dead_letters.listing import DeadLetter
 
 _AUDIT_BEGIN = "SELECT entitlement_audit_begin()"
 

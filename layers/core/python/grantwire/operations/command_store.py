@@ -1,6 +1,8 @@
 """The SQL of `operator_commands` under a lease: claim, renew, complete, fail and release, and the steps of a batch.
 
-Every statement after the claim changes only a row that has the token of the claim and is RUNNING (ADR 0010).
+The changes of a batch, its row in `operator_actions` and the position of the next batch commit together. So a command
+that was interrupted continues where it stopped, and does nothing twice. Every statement after the claim changes only a
+row that has the token of the claim and is RUNNING (ADR 0010).
 """
 
 from __future__ import annotations
@@ -8,6 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.database import Jsonb
+from grantwire.operations.commands import OperatorCommand
+from grantwire.operator_actions import Operator
+from grantwire.workers.leases import ensure_claim_held
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,16 +22,15 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.workers.leases import Completion, Failure
 
+# The position of a command that has nothing left to do.
+FINISHED = "finished"
+
 
 class ClaimedCommand(NamedTuple):
     """A claimed command: what it is, and how far it has come. `position` is where its next batch starts."""
 
     command_id: UUID
-    kind: str
-    arguments: Mapping[str, Any]
-    actor: str
-    reason: str
-    source: str
+    command: OperatorCommand
     created_at: datetime
     attempt_count: int
     position: str | None
@@ -53,8 +57,8 @@ UPDATE operator_commands c
           ORDER BY d.next_run_at, d.command_id
           LIMIT %(limit)s
             FOR UPDATE SKIP LOCKED))
-RETURNING c.command_id, c.kind, c.arguments, c.actor, c.reason, c.source, c.created_at, c.attempt_count, c.position,
-          c.selected, c.result
+RETURNING c.command_id, c.kind, c.actor, c.reason, c.source, c.arguments,
+          c.created_at, c.attempt_count, c.position, c.selected, c.result
 """
 
 
@@ -63,7 +67,10 @@ def claim(
 ) -> list[ClaimedCommand]:
     """Claim up to `limit` commands that are due, oldest first."""
     rows = tx.execute(_CLAIM, {"token": token, "limit": limit, "lease": lease, "now": now})
-    return [ClaimedCommand._make(row) for row in rows]
+    return [
+        ClaimedCommand(command_id, OperatorCommand(kind, Operator(actor, reason, source), arguments), *progress)
+        for command_id, kind, actor, reason, source, arguments, *progress in rows
+    ]
 
 
 def get_id(command: ClaimedCommand) -> UUID:
@@ -131,6 +138,25 @@ def end_batch(
         "result": None if outcome.result is None else Jsonb(dict(outcome.result)),
     }
     return tx.execute(_END_BATCH, {**parameters, "token": token, "id": command_id, "now": now}).rowcount
+
+
+class Fence:
+    """The claim of a worker on a command. Each method raises LeaseLostError, which rolls back the batch, without it."""
+
+    def __init__(self, token: str, command_id: UUID) -> None:
+        self._token = token
+        self._command_id = command_id
+
+    def begin(self, tx: Connection) -> int:
+        """Return the number of the next batch."""
+        number = begin_batch(tx, self._token, self._command_id)
+        ensure_claim_held(int(number is not None), 1, "begin_batch")
+        return number or 0
+
+    def end(self, tx: Connection, outcome: BatchOutcome) -> BatchOutcome:
+        """Keep the outcome of the batch, and return it."""
+        ensure_claim_held(end_batch(tx, self._token, self._command_id, outcome), 1, "end_batch")
+        return outcome
 
 
 # A command without a result of its own gets its counts. They are the same after an interruption.

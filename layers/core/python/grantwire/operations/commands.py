@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Jsonb
 from grantwire.dead_letters.commands import DeadLetterCommand
-from grantwire.errors import BadRequestError
 from grantwire.idempotency import StoredResponse
 from grantwire.identifiers import uuid7
-from grantwire.operator_actions import parse_actor_and_reason
-from grantwire.validation import MAX_NAME_LENGTH
+from grantwire.operator_actions import Operator, parse_actor_and_reason
+from grantwire.read_model.commands import RebuildCommand
+from grantwire.validation import refuse_unknown_fields
 from grantwire_idempotency import TransactionGuard
 
 if TYPE_CHECKING:
@@ -27,61 +27,35 @@ DISCARD = "dead_letters.discard"
 REBUILD = "read_model.rebuild"
 VERIFY = "read_model.verify"
 
-MAX_RATE = 10_000
-_MAX_IDS = 400
-_DEAD_LETTER_FIELDS = (
-    *("kind", "ids", "filter", "all", "dry_run", "force", "limit", "rate"),
-    *("actor", "reason"),
-)
-
 
 @dataclass(frozen=True, slots=True)
-class NewCommand:
+class OperatorCommand:
     """A command of an operator. `arguments` are the fields of the request without actor and reason."""
 
     kind: str
-    actor: str
-    reason: str
+    operator: Operator
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, kind: str, body: Mapping[str, Any]) -> Self:
-        """Validate the body of a command without other fields than actor and reason; raises BadRequestError."""
-        _refuse_unknown_fields(body, ("actor", "reason"))
-        return cls(kind, *parse_actor_and_reason(body))
-
-    @classmethod
-    def parse_dead_letters(cls, kind: str, body: Mapping[str, Any]) -> Self:
-        """Validate the body of a redrive or discard completely; raises BadRequestError."""
-        _refuse_unknown_fields(body, _DEAD_LETTER_FIELDS)
-        parse_rate(body)
-        ids = body.get("ids")
-        if isinstance(ids, list) and len(ids) > _MAX_IDS:
-            raise BadRequestError(f"ids must be a list of 1 to {_MAX_IDS} UUIDs; use filter or all to select more")
+    def parse(cls, kind: str, body: Mapping[str, Any], source: str) -> Self:
+        """Validate the body of a request completely; raises BadRequestError. `source` says where it came from."""
         arguments = {name: value for name, value in body.items() if name not in {"actor", "reason"}}
-        command = cls(kind, *parse_actor_and_reason(body), arguments)
-        command.to_dead_letter_command()
+        command = cls(kind, Operator(*parse_actor_and_reason(body), source), arguments)
+        if kind in {REDRIVE, DISCARD}:
+            command.dead_letters()
+        elif kind == REBUILD:
+            command.rebuild()
+        else:
+            refuse_unknown_fields(body, ("actor", "reason"))
         return command
 
-    def to_dead_letter_command(self) -> DeadLetterCommand:
-        """Return the command on dead letters; raises BadRequestError if it is not valid."""
-        arguments = {name: value for name, value in self.arguments.items() if name != "rate"}
-        action = self.kind.rpartition(".")[2]
-        return DeadLetterCommand.parse(arguments | {"action": action, "actor": self.actor, "reason": self.reason})
+    def dead_letters(self) -> DeadLetterCommand:
+        """Return the arguments of a redrive or a discard; raises BadRequestError if they are not valid."""
+        return DeadLetterCommand.parse(self.kind.rpartition(".")[2], self.arguments)
 
-
-def parse_rate(arguments: Mapping[str, Any]) -> int | None:
-    """Return how many dead letters a second the command may change; None means no limit. Raises BadRequestError."""
-    rate = arguments.get("rate")
-    if "rate" in arguments and (isinstance(rate, bool) or not isinstance(rate, int) or not 1 <= rate <= MAX_RATE):
-        raise BadRequestError(f"rate must be a whole number between 1 and {MAX_RATE}")
-    return rate
-
-
-def _refuse_unknown_fields(body: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
-    for name in body:
-        if name not in allowed:
-            raise BadRequestError(f"unknown field {name[:MAX_NAME_LENGTH]!a}; allowed: {', '.join(allowed)}")
+    def rebuild(self) -> RebuildCommand:
+        """Return the arguments of a rebuild; raises BadRequestError if they are not valid."""
+        return RebuildCommand.parse(self.arguments)
 
 
 _INSERT = """
@@ -97,10 +71,10 @@ class Commands:
     def __init__(self, database: Database, settings: IdempotencySettings) -> None:
         self._guard = TransactionGuard(database, settings)
 
-    def submit(self, identity: RequestIdentity, command: NewCommand, source: str) -> StoredResponse:
+    def submit(self, identity: RequestIdentity, command: OperatorCommand) -> StoredResponse:
         """Store the command at most once for the key, and return the response, which every repeat gets again.
 
-        `source` says where the command came from. Raises KeyConflictError and RequestInProgressError.
+        Raises KeyConflictError and RequestInProgressError.
         """
 
         def insert(tx: Connection) -> StoredResponse:
@@ -109,9 +83,9 @@ class Commands:
                 "command_id": command_id,
                 "kind": command.kind,
                 "arguments": Jsonb(dict(command.arguments)),
-                "actor": command.actor,
-                "reason": command.reason,
-                "source": source,
+                "actor": command.operator.actor,
+                "reason": command.operator.reason,
+                "source": command.operator.source,
             }
             ((created_at,),) = tx.execute(_INSERT, parameters).fetchall()
             accepted = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
 from grantwire.observability import logger
 from grantwire.operations import command_store
-from grantwire.operations.executors import FINISHED, Fence
+from grantwire.operations.command_store import FINISHED, Fence
 from grantwire.workers.leases import Completion, Failure, Lease, RetryDecision, decide_retry
 from grantwire.workers.loop import Worker
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from grantwire.database import Database
     from grantwire.operations.command_store import BatchOutcome, ClaimedCommand
-    from grantwire.operations.executors import Executor
     from grantwire.workers.budget import Budget
     from grantwire.workers.leases import LeaseSettings
 
@@ -27,6 +26,13 @@ _MAX_ERROR_LENGTH = 500
 # An outage is no failure of the command, so its attempts are not counted. The delay is that of the third attempt.
 _OUTAGE_ATTEMPT = 3
 _INTERRUPTED_TOO_OFTEN = "interrupted too often: the worker stopped during this command"
+
+
+class Executor(Protocol):
+    """Executes the commands of one kind."""
+
+    def execute_batch(self, claimed: ClaimedCommand, fence: Fence) -> BatchOutcome:
+        """Execute the next batch and return its outcome, which is committed; the last one has the position FINISHED."""
 
 
 class CommandWorker(Worker):
@@ -65,14 +71,14 @@ class CommandWorker(Worker):
             self._lease = self._claim()
         if self._lease is None:
             return False
-        (command,) = self._lease.held.values()
+        (claimed,) = self._lease.held.values()
         try:
-            await self._execute(self._lease, command)
+            await self._execute(self._lease, claimed)
         except LeaseLostError:
             self._lease = None
             raise
         except Exception as error:  # noqa: BLE001 - the policy is in _fail
-            self._fail(self._lease, command, error)
+            self._fail(self._lease, claimed, error)
         return True
 
     async def wait(self, seconds: float) -> None:
@@ -98,30 +104,30 @@ class CommandWorker(Worker):
     def _claim(self) -> Lease[ClaimedCommand] | None:
         lease = Lease(command_store, self._settings, self._worker)
         with self._database.session() as connection, connection.transaction():
-            claimed = lease.claim(connection, 1)
-        if not claimed:
+            held = lease.claim(connection, 1)
+        if not held:
             return None
-        (command,) = claimed
-        if command.attempt_count >= self._settings.max_attempts:
-            self._write_failure(lease, command, RetryDecision(command.attempt_count, None), _INTERRUPTED_TOO_OFTEN)
+        (claimed,) = held
+        if claimed.attempt_count >= self._settings.max_attempts:
+            self._write_failure(lease, claimed, RetryDecision(claimed.attempt_count, None), _INTERRUPTED_TOO_OFTEN)
             return None
         return lease
 
-    async def _execute(self, lease: Lease[ClaimedCommand], command: ClaimedCommand) -> None:
+    async def _execute(self, lease: Lease[ClaimedCommand], claimed: ClaimedCommand) -> None:
         """Execute one batch, and complete or release the command as its outcome says."""
-        executor, fence = self._executors[command.kind], Fence(lease.token, command)
-        batch = asyncio.get_running_loop().run_in_executor(self._threads, executor.execute_batch, command, fence)
+        executor, fence = self._executors[claimed.command.kind], Fence(lease.token, claimed.command_id)
+        batch = asyncio.get_running_loop().run_in_executor(self._threads, executor.execute_batch, claimed, fence)
         while not batch.done():
             await asyncio.wait([batch], timeout=self._settings.lease.total_seconds() / 3)
             if not batch.done():
                 await asyncio.to_thread(self._renew, lease)
-        self._continue(lease, command, await batch)
+        self._continue(lease, claimed, await batch)
 
-    def _continue(self, lease: Lease[ClaimedCommand], command: ClaimedCommand, outcome: BatchOutcome) -> None:
+    def _continue(self, lease: Lease[ClaimedCommand], claimed: ClaimedCommand, outcome: BatchOutcome) -> None:
         self.counts["batches"] += 1
         with self._database.session() as connection:
             if outcome.position == FINISHED:
-                lease.complete(connection, [Completion(command.command_id)])
+                lease.complete(connection, [Completion(claimed.command_id)])
                 self._lease = None
             elif outcome.delay is not None:  # another command may run until the next batch is due
                 lease.release(connection)
@@ -130,13 +136,13 @@ class CommandWorker(Worker):
                 lease.renew(connection)
         if self._lease is None and outcome.position == FINISHED:
             self.counts["commands_done"] += 1
-            logger.info("operator command completed", command_id=str(command.command_id), kind=command.kind)
+            logger.info("operator command completed", command_id=str(claimed.command_id), kind=claimed.command.kind)
         if self._lease is not None:
             lease.update(
-                command._replace(
+                claimed._replace(
                     position=outcome.position,
-                    selected=command.selected + outcome.selected,
-                    result=command.result if outcome.result is None else outcome.result,
+                    selected=claimed.selected + outcome.selected,
+                    result=claimed.result if outcome.result is None else outcome.result,
                 )
             )
 
@@ -148,28 +154,28 @@ class CommandWorker(Worker):
         except GrantwireError as error:
             logger.warning("could not renew lease", reason=str(error))
 
-    def _fail(self, lease: Lease[ClaimedCommand], command: ClaimedCommand, error: Exception) -> None:
+    def _fail(self, lease: Lease[ClaimedCommand], claimed: ClaimedCommand, error: Exception) -> None:
         """Retry later, without end if a dependency is unavailable; a command that can never succeed is FAILED."""
         is_outage = isinstance(error, RetryableError)
         if is_outage:
             decision = RetryDecision(
-                command.attempt_count, self._settings.backoff.delay(_OUTAGE_ATTEMPT, random.random)
+                claimed.attempt_count, self._settings.backoff.delay(_OUTAGE_ATTEMPT, random.random)
             )
         else:
             permanent = isinstance(error, RejectedError)
-            decision = decide_retry(self._settings, command.attempt_count, random.random, permanent=permanent)
+            decision = decide_retry(self._settings, claimed.attempt_count, random.random, permanent=permanent)
         if not is_outage:
             logger.error(
-                "operator command failed", command_id=str(command.command_id), kind=command.kind, exc_info=error
+                "operator command failed", command_id=str(claimed.command_id), kind=claimed.command.kind, exc_info=error
             )
         text = str(error) if isinstance(error, GrantwireError) else f"{type(error).__name__}, see the log"
-        self._write_failure(lease, command, decision, text)
+        self._write_failure(lease, claimed, decision, text)
 
     def _write_failure(
-        self, lease: Lease[ClaimedCommand], command: ClaimedCommand, decision: RetryDecision, reason: str
+        self, lease: Lease[ClaimedCommand], claimed: ClaimedCommand, decision: RetryDecision, reason: str
     ) -> None:
         self._lease = None
-        failure = Failure(command.command_id, decision, reason[:_MAX_ERROR_LENGTH])
+        failure = Failure(claimed.command_id, decision, reason[:_MAX_ERROR_LENGTH])
         with self._database.session() as connection:
             lease.fail(connection, [failure])
         if decision.is_final:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
 from grantwire.jetstream.topology import verify_streams
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from grantwire.database import Connection
     from grantwire.jetstream.connection import NatsConnection
     from grantwire.jetstream.publisher import Publisher
     from grantwire.jetstream.topology import TopologySettings
@@ -233,22 +232,18 @@ class Relay(Worker):
         self, lease: Lease[ClaimedEvent], publication: BatchPublication, failures: Sequence[Failure], budget: Budget
     ) -> None:
         """Complete, fail and release the events of a publication, with one statement for each outcome."""
-        published, unresolved = publication.published, list(publication.unresolved)
-
-        async def persist(change: Callable[[Connection], list[Any]]) -> list[Any]:
-            return await lease.persist(self._connections.run, change, budget)
-
-        events = dict(lease.held)
-        if published:
-            completed = await persist(lambda tx: lease.complete(tx, published))
+        events, run = dict(lease.held), self._connections.run
+        if publication.published:
+            # Batches run in parallel: a count that is read before the wait would lose what the others add.
+            completed = await lease.persist(run, partial(lease.complete, completions=publication.published), budget)
             self.counts["published"] += len(completed)
         if failures:
-            failed = set(await persist(lambda tx: lease.fail(tx, failures)))
+            failed = set(await lease.persist(run, partial(lease.fail, failures=failures), budget))
             for failure in failures:
                 if failure.id in failed:
                     self._report_failure(events[failure.id], failure)
-        if unresolved:
-            released = await persist(lambda tx: lease.release(tx, unresolved))
+        if unresolved := list(publication.unresolved):
+            released = await lease.persist(run, partial(lease.release, ids=unresolved), budget)
             self.counts["released"] += len(released)
 
     def _report_failure(self, event: ClaimedEvent, failure: Failure) -> None:

@@ -10,13 +10,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from grantwire.operator_actions import OperatorAction, record_rebuild
+from grantwire.operator_actions import record_rebuild
 
 if TYPE_CHECKING:
     from typing import LiteralString
 
     from grantwire.database import Connection, Database
-    from grantwire.operator_actions import Operator
+    from grantwire.operator_actions import OperatorAction
 
 # No event can cause these: a version that the entitlement never had, or an entitlement that does not exist.
 _IMPOSSIBLE = ("ahead", "extra")
@@ -106,26 +106,13 @@ def compare(database: Database) -> RecordRebuildReport:
         return RecordRebuildReport(dry_run=True, differences=_count(connection, _COMPARE))
 
 
-def rebuild(database: Database, operator: Operator) -> RecordRebuildReport:
-    """Make the read model equal to the system of record while events are processed; correct rows are not changed.
-
-    While a row is ahead, the projection ignores the events of its entitlement as old. So a pass that found such a row
-    is followed by another. By then the system of record has the ignored changes, and no further event is ignored.
-    Each pass is a transaction with its row in `operator_actions`.
-    """
-    action = OperatorAction(operator, "rebuild", "read_model", {"source": "record"})
-    report = RecordRebuildReport(dry_run=False, complete=False)
-    for number in range(MAX_PASSES):
-        with database.session() as connection, connection.transaction():
-            repair_pass(connection, report, action, number)
-        if report.complete:
-            break
-    repair_summaries(database, report)
-    return report
-
-
 def repair_pass(connection: Connection, report: RecordRebuildReport, action: OperatorAction, number: int) -> None:
-    """Repair all rows that differ, record the action, and add the counts to the report, in the caller's transaction."""
+    """Repair all rows that differ, record the action, and add the counts to the report, in the caller's transaction.
+
+    Events may be processed meanwhile, and correct rows are not changed. While a row is ahead, the projection ignores
+    the events of its entitlement as old. So a pass that found such a row is followed by another. By then the system of
+    record has the ignored changes, and no further event is ignored.
+    """
     connection.execute(_LOCK)
     counts = _count(connection, _REPAIR)
     repaired, removed = counts.pop("repaired"), counts.pop("removed")

@@ -15,6 +15,7 @@ import socket
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from grantwire.errors import LeaseLostError, RetryableError
@@ -36,6 +37,7 @@ _PERSIST_OVERRUN_SECONDS = 4.5
 
 Item = TypeVar("Item")
 R = TypeVar("R")
+Row = TypeVar("Row", bound="Failure | Completion")
 
 
 def worker_name(environ: Mapping[str, str]) -> str:
@@ -198,26 +200,19 @@ class Lease(Generic[Item]):
 
         Raises LeaseLostError if some rows were lost; the others are marked nevertheless.
         """
-        by_id = {completion.id: completion for completion in completions}
-
-        def write(batch: Sequence[Any]) -> int:
-            return self._table.complete(tx, self.token, [by_id[row_id] for row_id in batch], now=self._clock())
-
-        return self._write_outcome(tx, list(by_id), "complete", write)
+        write = partial(self._table.complete, tx, self.token, now=self._clock())
+        return self._write_outcome(tx, completions, "complete", write)
 
     def fail(self, tx: Connection, failures: Sequence[Failure]) -> list[Any]:
         """Schedule the next attempt of each row or mark it FAILED; otherwise like `complete`."""
-        by_id = {failure.id: failure for failure in failures}
-
-        def write(batch: Sequence[Any]) -> int:
-            return self._table.fail(tx, self.token, [by_id[row_id] for row_id in batch], now=self._clock())
-
-        return self._write_outcome(tx, list(by_id), "fail", write)
+        return self._write_outcome(tx, failures, "fail", partial(self._table.fail, tx, self.token, now=self._clock()))
 
     def release(self, tx: Connection, ids: Sequence[Any] | None = None) -> list[Any]:
         """Release rows without counting an attempt, by default all held rows; otherwise like `complete`."""
-        to_release = list(self.held) if ids is None else ids
-        return self._write_outcome(tx, to_release, "release", lambda batch: self._table.release(tx, self.token, batch))
+        rows = [Completion(row_id) for row_id in (list(self.held) if ids is None else ids)]
+        return self._write_outcome(
+            tx, rows, "release", lambda batch: self._table.release(tx, self.token, [row.id for row in batch])
+        )
 
     async def persist(
         self,
@@ -241,18 +236,18 @@ class Lease(Generic[Item]):
                 await asyncio.sleep(next(delays))
 
     def _write_outcome(
-        self, tx: Connection, ids: Sequence[Any], action: str, write: Callable[[Sequence[Any]], int]
+        self, tx: Connection, rows: Sequence[Row], action: str, write: Callable[[Sequence[Row]], int]
     ) -> list[Any]:
         """Write an outcome. A row that PostgreSQL rejects does not affect the others; its lease expires."""
-        if not ids:
+        if not rows:
             return []
-        written = write_isolated(tx, ids, write)
+        written = write_isolated(tx, rows, write)
         for fault in written.faults:
-            logger.error("could not write outcome", action=action, id=str(fault.item), reason=fault.reason)
-        for row_id in ids:
-            self.held.pop(row_id, None)
-        rejected = {fault.item for fault in written.faults}
-        accepted = [row_id for row_id in ids if row_id not in rejected]
+            logger.error("could not write outcome", action=action, id=str(fault.item.id), reason=fault.reason)
+        for row in rows:
+            self.held.pop(row.id, None)
+        rejected = {fault.item.id for fault in written.faults}
+        accepted = [row.id for row in rows if row.id not in rejected]
         ensure_claim_held(written.result or 0, len(accepted), action)
         return accepted
 

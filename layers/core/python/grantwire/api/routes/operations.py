@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.api.responses import Response
 from grantwire.operations.command_list import CommandQuery
-from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY, NewCommand
+from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY, OperatorCommand
 from grantwire.operations.dead_letters import DeadLetterQuery
 from grantwire.operations.samples import parse_hours
 from grantwire.operations.trace_query import TraceQuery
@@ -58,19 +58,19 @@ def change_dead_letters(kind: str, request: Request, rt: OperationsRuntime) -> R
     """Store a redrive or a discard; a dry run is executed at once, because it changes nothing."""
     single_values(request.query)
     body = request.json_object()
-    command = NewCommand.parse_dead_letters(kind, body)
+    command = OperatorCommand.parse(kind, body, request.source)
     identity = request.identity(body)
     if command.arguments.get("dry_run"):
-        return Response.from_json(rt.dry_runs.execute(command, request.source))
-    return Response.from_stored(rt.commands.submit(identity, command, request.source))
+        return Response.from_json(rt.dry_runs.execute(command))
+    return Response.from_stored(rt.commands.submit(identity, command))
 
 
 def change_read_model(kind: str, request: Request, rt: OperationsRuntime) -> Response:
     """Store a rebuild or a verification of the read model."""
     single_values(request.query)
     body = request.json_object()
-    command = NewCommand.parse(kind, body)
-    return Response.from_stored(rt.commands.submit(request.identity(body), command, request.source))
+    command = OperatorCommand.parse(kind, body, request.source)
+    return Response.from_stored(rt.commands.submit(request.identity(body), command))
 
 
 def list_commands(request: Request, rt: OperationsRuntime) -> Response:

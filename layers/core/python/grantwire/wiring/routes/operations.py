@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.clients.me import OwnClient
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters.redrive import DeadLetters
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operations.command_list import CommandList
 from grantwire.operations.commands import Commands
 from grantwire.operations.dead_letters import DeadLetterReader
-from grantwire.operations.dry_runs import DryRuns
 from grantwire.operations.problems import ProblemSettings
+from grantwire.operations.redrive import DryRuns
 from grantwire.operations.samples import Samples
 from grantwire.operations.status import Statuses
 from grantwire.operations.traces import Traces
@@ -67,7 +66,7 @@ class OperationsRuntime:
             Statuses(database, settings.thresholds, settings.times),
             Samples(database, settings.times, settings.thresholds.schedule),
             DeadLetterReader(database),
-            DryRuns(DeadLetters(database, None, retention)),
+            DryRuns(database, retention),
             Commands(database, settings.idempotency),
             CommandList(database),
             Traces(database, settings.idempotency.ttl),

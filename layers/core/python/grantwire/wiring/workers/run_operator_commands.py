@@ -8,17 +8,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters.redrive import BATCH_SIZE, DeadLetters
 from grantwire.dead_letters.republish import Republisher
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY
-from grantwire.operations.executors import DeadLetterExecutor, RebuildExecutor, VerifyExecutor
+from grantwire.operations.rebuild import RebuildExecutor, VerifyExecutor
+from grantwire.operations.redrive import BATCH_SIZE, DeadLetterExecutor
 from grantwire.operations.samples import Samples
 from grantwire.operations.worker import CommandWorker
-from grantwire.settings import group, integer, load, setting
+from grantwire.read_model.from_stream import EventStream
+from grantwire.settings import group, integer, load, setting, text
 from grantwire.wiring.workers.runtime import WorkerRuntime
 from grantwire.workers.heartbeats import Heartbeats
 from grantwire.workers.leases import LeaseSettings, worker_name
@@ -35,6 +36,7 @@ class OperatorCommandsSettings:
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
+    stream: str = setting("ENTITLEMENT_NATS_STREAM", text)
     leases: LeaseSettings = group(LeaseSettings, prefix="OPERATOR_COMMAND_", defaults={"POLL_INTERVAL": "1s"})
     times: TimeSettings = group(TimeSettings)
     schedule: ScheduleSettings = group(ScheduleSettings)
@@ -60,14 +62,14 @@ class OperatorCommandsRuntime(WorkerRuntime):
         runner = asyncio.Runner()
         republisher = Republisher(nats, Publisher(nats), runner)
         retention = timedelta(days=settings.retention_days)
-        dead_letters = DeadLetterExecutor(DeadLetters(database, republisher, retention, batch_size))
+        dead_letters = DeadLetterExecutor(database, republisher, retention, batch_size=batch_size)
         worker = CommandWorker(
             database,
             lease_database,
             {
                 REDRIVE: dead_letters,
                 DISCARD: dead_letters,
-                REBUILD: RebuildExecutor(database),
+                REBUILD: RebuildExecutor(database, EventStream(nats, settings.stream, runner)),
                 VERIFY: VerifyExecutor(database),
             },
             settings.leases,

@@ -1,4 +1,7 @@
-"""`make doctor`: find what is wrong with the checkout's stack, or with the servers that the environment names."""
+"""What is wrong with the checkout's stack, or with the servers that the environment names, for `grantwire doctor`.
+
+There are no options for addresses, because these contain passwords and every account can read command lines.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from grantwire_cli.checks.findings import Finding, Level, problem
-from grantwire_cli.wording import count_of
 from infra.local.deployment.template import declared_parameters
 from infra.local.doctor.deployment import check_local_deployment
 from infra.local.doctor.durability import VARIABLE as MONITORING
@@ -23,7 +25,6 @@ from infra.local.layer import PLAINTEXT, product_code
 from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 from infra.local.stack import selection
 from infra.local.stack.streams import topology_variables
-from infra.operators import target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,35 +32,26 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
     from infra.local.stack.deployed import DeployedStack
 
-MARKS = {Level.OK: "✓", Level.WARNING: "!", Level.PROBLEM: "✗"}
+DATABASE = ("DATABASE_URL", "DATABASE_SECRET_ARN")
+NATS = ("NATS_URL", "NATS_SECRET_ARN")
 
 
-def doctor(arguments: Sequence[str], progress: Progress) -> int:
+def findings(arguments: Sequence[str], progress: Progress) -> int:
     """Print what the checks found; return 1 if there are problems."""
-    parser = argparse.ArgumentParser(prog="infra.local doctor", epilog=target.EPILOG)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = argparse.ArgumentParser(prog="infra.local findings")
     parser.add_argument("--connections", type=int, default=0, help="connections that a deployment can open")
     parser.add_argument("--settings", help="check only this value of the parameter Settings")
     options = parser.parse_args(arguments)
-    findings = []
     if options.settings is None:
-        found = _findings(os.environ, progress, options.connections)
+        found = list(_findings(os.environ, progress, options.connections))
     else:
-        found = _check_settings(options.settings)
-    for finding in found:
-        findings.append(finding)
-        if not options.json:
-            _print(finding, progress)
-    problems = sum(finding.level is Level.PROBLEM for finding in findings)
-    if options.json:
-        progress.print_line(json.dumps({"findings": [finding.as_dict() for finding in findings]}))
-    else:
-        progress.print_line(f"{count_of(problems, 'problem')} in {count_of(len(findings), 'finding')}.")
-    return 1 if problems else 0
+        found = list(_check_settings(options.settings))
+    progress.print_line(json.dumps({"findings": [finding.as_dict() for finding in found]}))
+    return 1 if any(finding.level is Level.PROBLEM for finding in found) else 0
 
 
 def _findings(environ: Mapping[str, str], progress: Progress, connections: int = 0) -> Iterator[Finding]:
-    if any(environ.get(name) for name in (*target.DATABASE, *target.NATS)):
+    if any(environ.get(name) for name in (*DATABASE, *NATS)):
         yield from _check_named_servers(environ, connections)
         return
     yield from check_machine()
@@ -81,11 +73,13 @@ def _check_settings(value: str) -> Iterator[Finding]:
 
 def _check_named_servers(environ: Mapping[str, str], connections: int) -> Iterator[Finding]:
     """Check the servers that the environment names, with the settings of the environment or of the template."""
-    servers = target.environment(environ, needs_nats=True)
+    if not all(any(environ.get(name) for name in names) for names in (DATABASE, NATS)):
+        text = "DATABASE_URL and NATS_URL, or the ARNs of their secrets, belong together."
+        raise CommandError(text, hint="Set both, or unset both to check the running stack.")
     migrate = ".grantwire/venv/bin/python -m infra.operators.migrate"
-    yield from _check_database(servers, migrate=migrate, connections=connections)
+    yield from _check_database(environ, migrate=migrate, connections=connections)
     configure = "sam remote invoke ConfigureStreamsFunction --stack-name NAME"
-    yield from _check_streams({**topology_variables({}), **servers}, configure=configure)
+    yield from _check_streams({**topology_variables({}), **environ}, configure=configure)
 
 
 def _check_database(environ: Mapping[str, str], *, migrate: str, connections: int = 0) -> Iterator[Finding]:
@@ -113,9 +107,3 @@ def _nats_variables(stack: DeployedStack) -> dict[str, str]:
     addresses = {"NATS_URL": stack.nats_url, MONITORING: stack.nats_monitoring_url}
     inbox = {"NATS_INBOX_PREFIX": INBOX_PREFIXES[WORKERS]}
     return {**PLAINTEXT, **topology_variables(parameters), **inbox, **addresses}
-
-
-def _print(finding: Finding, progress: Progress) -> None:
-    progress.print_line(f"{MARKS[finding.level]} {finding.check:14}{finding.message}")
-    if finding.repair and finding.level is not Level.OK:
-        progress.print_line(f"{'':16}→ {finding.repair}")
