@@ -171,7 +171,7 @@ def _insert_work_due_in_an_hour(rows: Rows) -> None:
     """Insert an event and a notification that wait for their next attempt, and one of each with a valid lease."""
     later = "now() + interval '1 hour'"
     for name, change in {
-        "waits": f"next_retry_at = {later}",
+        "waits": f"next_retry_at = {later}, attempt_count = 1",
         "works": f"status = '%s', locked_by = 'alive', locked_at = now(), lease_until = {later}",
     }.items():
         event_id = enqueue(rows, f"{name}/item1", 1)
