@@ -95,6 +95,13 @@ def test_every_alarm_and_problem_has_a_section() -> None:
     assert [name for name, title in found if name.isupper() and name not in pages[title]] == []
 
 
+def test_advice_names_sections_of_the_runbook() -> None:
+    """W4: what the command and the console say leads to a section."""
+    named = {name for advice in ADVICE.values() for name in re.findall(r"Runbook: (.+)\.$", advice.to_do)}
+    assert len(named) > 10
+    assert named - sections(RUNBOOK).keys() == set()
+
+
 def test_every_section_for_an_alarm_says_the_same_four_things() -> None:
     """W4: what it means, what still works, what to do in at most four steps, and where to go then."""
     pages = sections(RUNBOOK)
