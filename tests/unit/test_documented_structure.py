@@ -29,7 +29,7 @@ def test_architecture_draws_the_layers_of_the_imports() -> None:
     """The picture equals the contract, with the functions above and the library below."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     drawing = text.partition("Imports point in one direction")[2].partition("```mermaid\n")[2].partition("```")[0]
-    labels = {name: label for name, label in re.findall(r'(\w+)\["([^"]+)"\]', drawing)}
+    labels = dict(re.findall(r'(\w+)\["([^"]+)"\]', drawing))
     edges = [re.findall(r"\w+", line) for line in re.sub(r'\["[^"]+"\]', "", drawing).splitlines()[1:]]
     chain = [edges[0][0], *(node for nodes in edges for node in nodes[1:])]
     drawn = [set(_NAME.findall(labels.get(node, node))) for node in chain]

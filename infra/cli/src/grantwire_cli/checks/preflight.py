@@ -23,7 +23,7 @@ MAX_STACK_NAME = 42
 API_FUNCTIONS = 13  # functions of routes and the authorizer, which reserve ApiConcurrency
 API_FUNCTIONS_WITH_DATABASE = 12  # all of them but the console
 WORKERS = 7  # functions that reserve WorkerConcurrency
-# Twice those of the workers that overlap with their next invocation, the sweep, and a heartbeat of each; the table is in
+# Twice those of the workers that overlap with their next invocation, the sweep, and a heartbeat of each: see
 # docs/runbook-reference.md.
 WORKER_CONNECTIONS = 2 * 10 + 1 + WORKERS
 # Lambda keeps so much of the account's concurrency for functions without a reservation.
