@@ -1,6 +1,7 @@
 """T1, T2, T3: the walk of an operator with the command: break it, see it, find the cause, repair it, see it SENT.
 
-docs/runbook.md describes the same steps, and tests/browser/test_walk.py makes them with the console.
+docs/local.md (Practise for being on call) describes the same steps, and tests/browser/test_walk.py makes them with the
+console.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lists and limits that Python, SQL and openapi.yaml each define must be equal."""
+"""Lists and limits that Python, SQL and the API documents each define must be equal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-import yaml
 
 from grantwire import validation
 from grantwire.events import EVENT_TYPES
 from grantwire.notifications.columns import SHARED_COLUMNS
-from tests.support.paths import ROOT
+from tests.support.contract import document
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
@@ -48,9 +47,8 @@ MAX_LENGTHS = {
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Any]:
-    """The schemas in `openapi.yaml`."""
-    document: dict[str, Any] = yaml.safe_load((ROOT / "openapi.yaml").read_text())
-    components: dict[str, Any] = document["components"]["schemas"]
+    """The schemas of the API."""
+    components: dict[str, Any] = document()["components"]["schemas"]
     return components
 
 

@@ -1,4 +1,4 @@
-"""Log messages of the product: those that the code logs, and those that the runbook lists."""
+"""Log messages of the product: those that the code logs, and those that docs/log-messages.md lists."""
 
 from __future__ import annotations
 
@@ -49,15 +49,14 @@ def collect_from_code() -> dict[str, Message]:
     return messages
 
 
-def collect_from_runbook() -> dict[str, Message]:
-    """Return the rows of the runbook's section "Log messages".
+def collect_from_page() -> dict[str, Message]:
+    """Return the rows of docs/log-messages.md.
 
     Raises AssertionError if a message is listed twice or has no meaning or action.
     """
-    page = (ROOT / "docs" / "runbook.md").read_text()
-    section = page.partition("\n## Log messages\n")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "log-messages.md").read_text()
     rows: dict[str, Message] = {}
-    for line in section.splitlines():
+    for line in page.splitlines():
         cells = [cell.strip() for cell in _CELL_SEPARATOR.split(line)[1:-1]]
         if not cells or not _CODE_SPAN.fullmatch(cells[0]):
             continue

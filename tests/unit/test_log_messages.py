@@ -1,4 +1,4 @@
-"""Log messages are stable identifiers: the runbook lists each of them, and nothing else."""
+"""Log messages are stable identifiers: docs/log-messages.md lists each of them, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _REQUEST_COMPLETED = "request completed"
 LOGGED = log_messages.collect_from_code()
 
 
-def test_runbook_lists_only_messages_that_are_logged() -> None:
-    """An operator who searches the logs for a message of the runbook can find it."""
-    listed = log_messages.collect_from_runbook()
+def test_page_lists_only_messages_that_are_logged() -> None:
+    """An operator who searches the logs for a message of the page can find it."""
+    listed = log_messages.collect_from_page()
     assert len(listed) > 50
     assert sorted(listed.keys() - LOGGED.keys()) == [_REQUEST_COMPLETED]
 
 
 @pytest.mark.parametrize("text", sorted(LOGGED))
-def test_runbook_lists_each_logged_message(text: str) -> None:
-    """Each message has its levels, its fields, a meaning and an action in the runbook."""
-    listed = log_messages.collect_from_runbook().get(text)
-    assert listed is not None, f"docs/runbook.md, Log messages: {text!r} is missing"
+def test_page_lists_each_logged_message(text: str) -> None:
+    """Each message has its levels, its fields, a meaning and an action on the page."""
+    listed = log_messages.collect_from_page().get(text)
+    assert listed is not None, f"docs/log-messages.md: {text!r} is missing"
     assert listed.levels == LOGGED[text].levels
     assert LOGGED[text].fields <= listed.fields
 

@@ -1,4 +1,4 @@
-"""The runbook quotes error texts that exist, and links between pages lead somewhere."""
+"""The runbook is short and complete, its reference quotes texts that exist, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grantwire.operations.advice import ADVICE
+from infra.local.deployment.template import load_template
 from tests.support.paths import LAYER, LIBRARY, ROOT
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
+REFERENCE = ROOT / "docs" / "runbook-reference.md"
 PAGES = sorted(page for pattern in ("*.md", "docs/**/*.md", "layers/**/*.md") for page in ROOT.glob(pattern))
 
 _CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
@@ -24,12 +26,14 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 # The first header cell of a table whose first column quotes texts of the code.
 _QUOTING_TABLE = "| error text |"
+# What a person can read while an alarm rings. Addresses of links and marks of tables are not words.
+_MOST_WORDS = 4000
 
 
 def quoted_error_texts() -> Iterator[str]:
-    """Yield each quoted text in the first column of the runbook's tables of error texts."""
+    """Yield each quoted text in the first column of the reference's tables of error texts."""
     is_quoting = False
-    for line in RUNBOOK.read_text().splitlines():
+    for line in REFERENCE.read_text().splitlines():
         if not line.startswith("|"):
             is_quoting = False
         elif line.startswith(_QUOTING_TABLE):
@@ -58,32 +62,71 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_quoted_error_texts_are_in_the_code() -> None:
-    """An operator who compares an error with the runbook finds the same words."""
+    """An operator who compares an error with the reference finds the same words."""
     code = texts_in_code()
     quoted = list(quoted_error_texts())
     assert len(quoted) > 30
     assert [text for text in quoted if text not in code] == []
 
 
-def test_every_problem_of_the_status_has_a_section() -> None:
-    """W4: in the first table of the runbook; the section names the problem, so that a search for it finds both."""
-    text = RUNBOOK.read_text()
-    sections = {one.partition("\n")[0]: one for one in re.split(r"^## ", text, flags=re.MULTILINE)}
-    rows = re.findall(
-        r"^\| (`[A-Z_]+`[^|]*) \| \[([^\]]+)\]\(#", text.partition("## Find your symptom")[0], re.MULTILINE
-    )
-    found = {code: title for codes, title in rows for code in re.findall(r"`([A-Z_]+)`", codes)}
-    assert ADVICE.keys() <= found.keys()
-    named_after = {"EVENTS_TOO_OLD": "EventsTooOld"}
-    assert [code for code, title in found.items() if code not in sections[title] and code not in named_after] == []
+def sections(page: Path) -> dict[str, str]:
+    """Return the sections of a page by their titles."""
+    parts = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]
+    return {title: body for title, _, body in (part.partition("\n") for part in parts)}
 
 
-def test_no_section_of_the_runbook_begins_with_sql() -> None:
-    """T7: the console and the command come first; an operator without credentials of the database gets that far."""
-    sections = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
-    with_sql = {
-        section.split("\n", 1)[0]: section.partition("```sql")[0] for section in sections if "```sql" in section
+def sections_in_the_table() -> list[tuple[str, str]]:
+    """Return each alarm and problem in the table of the runbook with the title of its section."""
+    table = sections(RUNBOOK)["Find the section"]
+    rows = re.findall(r"^\| (.*) \| [^|]* \| \[([^\]]+)\]\(#[^)]+\) \|$", table, re.MULTILINE)
+    return [(name, title) for names, title in rows for name in _CODE_SPAN.findall(names)]
+
+
+def test_every_alarm_and_problem_has_a_section() -> None:
+    """W4, G7: in the table of the runbook; the section names the problem, so that a search for it finds both."""
+    found, pages = sections_in_the_table(), sections(RUNBOOK)
+    alarms = {
+        resource["Properties"]["AlarmName"]["Fn::Sub"].removeprefix("${AWS::StackName}-")
+        for resource in load_template()["Resources"].values()
+        if resource["Type"] == "AWS::CloudWatch::Alarm"
     }
+    kinds = {"outbox", "notification", "nats"}
+    assert {*ADVICE, *alarms, *kinds, "DATABASE_UNAVAILABLE"} == {name for name, _ in found}
+    assert [name for name, title in found if name.isupper() and name not in pages[title]] == []
+
+
+def test_advice_names_sections_of_the_runbook() -> None:
+    """W4: what the command and the console say leads to a section."""
+    named = {name for advice in ADVICE.values() for name in re.findall(r"Runbook: (.+)\.$", advice.to_do)}
+    assert len(named) > 10
+    assert named - sections(RUNBOOK).keys() == set()
+
+
+def test_every_section_for_an_alarm_says_the_same_four_things() -> None:
+    """W4: what it means, what still works, what to do in at most four steps, and where to go then."""
+    pages = sections(RUNBOOK)
+    for title in sorted({title for _, title in sections_in_the_table()}):
+        body = pages[title]
+        steps = re.findall(r"^(\d)\. ", body, re.MULTILINE)
+        assert "**Means:**" in body, title
+        assert "**Still works:**" in body, title
+        assert steps == list("1234"[: len(steps)]), title
+        assert len(steps) > 1, title
+        assert re.search(r"`(grantwire|sam remote invoke) |in the log of|the log of", body, re.IGNORECASE), title
+        assert "\nEscalate: " in body, title
+
+
+def test_runbook_needs_the_command_and_the_console_only() -> None:
+    """T7: an operator without credentials of the database gets that far; SQL and make are in the reference."""
+    text = RUNBOOK.read_text()
+    assert [word for word in ("```sql", "SELECT ", "UPDATE ", "psql", "`make ") if word in text] == []
+    words = re.sub(r"\]\([^)]*\)", "]", text).split()
+    assert len([word for word in words if re.search(r"\w", word)]) <= _MOST_WORDS
+
+
+def test_no_section_of_the_reference_begins_with_sql() -> None:
+    """T7: the console and the command come first there, too."""
+    with_sql = {title: body.partition("```sql")[0] for title, body in sections(REFERENCE).items() if "```sql" in body}
     assert len(with_sql) > 15
     assert [title for title, before in with_sql.items() if "grantwire " not in before] == []
 

@@ -198,7 +198,7 @@ def test_numbers_are_those_of_the_template() -> None:
     assert len(costs.FLOW) + len(costs.IDLE) + 1 == preflight.WORKERS  # and the sweep
     assert preflight.API_FUNCTIONS - preflight.API_FUNCTIONS_WITH_DATABASE == 1  # the console
     plan = Plan.parse("grantwire", "ApiConcurrency=20 WorkerConcurrency=2 'Settings=NATS_TLS_CA=a b'")
-    assert (plan.connections, plan.reserved, plan.parameters["Settings"]) == (267, 274, "NATS_TLS_CA=a b")
+    assert (plan.connections, plan.reserved, plan.parameters["Settings"]) == (268, 274, "NATS_TLS_CA=a b")
 
 
 def test_table_of_sizes_is_computed() -> None:

@@ -23,8 +23,9 @@ MAX_STACK_NAME = 42
 API_FUNCTIONS = 13  # functions of routes and the authorizer, which reserve ApiConcurrency
 API_FUNCTIONS_WITH_DATABASE = 12  # all of them but the console
 WORKERS = 7  # functions that reserve WorkerConcurrency
-# Each worker overlaps with its next invocation, and some have more than one connection; see docs/deploy.md.
-WORKER_CONNECTIONS = 27
+# Twice those of the workers that overlap with their next invocation, the sweep, and a heartbeat of each: see
+# docs/runbook-reference.md.
+WORKER_CONNECTIONS = 2 * 10 + 1 + WORKERS
 # Lambda keeps so much of the account's concurrency for functions without a reservation.
 UNRESERVED = 100
 HTTPS = 443

@@ -16,7 +16,7 @@ class Advice(NamedTuple):
 
 
 _CHANGES = "Grants, revokes and reads."
-_CHECK_WORKERS = "grantwire doctor (are the schedules enabled?), then the log of the worker: grantwire logs."
+_CHECK_WORKERS = "grantwire doctor (are the schedules enabled?), then its log (local stack: grantwire logs)."
 ADVICE = {
     "NATS_UNAVAILABLE": Advice(
         f"{_CHANGES} Events wait in the outbox and are published in order when NATS is back; no redrive is necessary. "
@@ -41,7 +41,7 @@ ADVICE = {
     "WORKER_LATE": Advice(f"{_CHANGES} The work of this worker waits and is not lost.", _CHECK_WORKERS),
     "WORKER_FAILED": Advice(
         f"{_CHANGES} The work of this worker waits and is not lost.",
-        "The log of the worker has the traceback: grantwire logs. Runbook: Log messages.",
+        "Its log has the traceback (local stack: grantwire logs). Runbook: FunctionErrors.",
     ),
     "WORKER_DEGRADED": Advice(
         f"{_CHANGES} The work of this worker waits and is not lost. It continues by itself.",

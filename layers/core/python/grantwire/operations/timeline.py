@@ -65,7 +65,7 @@ def build_timeline(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def describe_state(change: Mapping[str, Any], evidence: Evidence) -> str:
-    """Return how far a change has come, as openapi.yaml explains it."""
+    """Return how far a change has come, as openapi-operations.yaml explains it."""
     if change["outcome"] != _APPLIED:
         return "REFUSED"
     event_id = change["event_id"]
