@@ -257,7 +257,9 @@ def test_full_disk_is_an_outage_and_too_many_open_files_are_not(store: SqliteSto
     store.cleanup()
     open_files = len(list(Path("/dev/fd").iterdir())) - 1
     limits = ((resource.RLIMIT_FSIZE, 500_000), (resource.RLIMIT_NOFILE, open_files))
-    timeout = SqliteStore(tmp_path / "keys.db", timeout=timedelta(milliseconds=50))
-    reports = run_forked(lambda number: _use_with_limit(timeout, *limits[number]), 2)
+    # Only the second one waits until its limit, unless one waits for the other's lock.
+    timeouts = (timedelta(seconds=60), timedelta(milliseconds=50))
+    stores = [SqliteStore(tmp_path / "keys.db", timeout=timeout) for timeout in timeouts]
+    reports = run_forked(lambda number: _use_with_limit(stores[number], *limits[number]), 2)
     assert reports == ["RetryableError", "BusyError"]
     assert wait_until(lambda: isinstance(store.check(KEY, MINUTE), InProgress), 1)
