@@ -112,9 +112,10 @@ def test_doctor_of_a_deployed_installation(grantwire: Run, api: FakeApi) -> None
     api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=[problem]))
     attention = grantwire("doctor")
     assert attention.code == 1
-    assert "problem\tstatus\t2 open dead letters\tgrantwire dead-letters groups" in attention.out
+    assert "✗ status        2 open dead letters\n" in attention.out
+    assert "→ grantwire dead-letters groups\n" in attention.out
     api.faults = [Fault(error(403, "FORBIDDEN"))]
-    assert "problem\ttoken" in grantwire("doctor").out
+    assert "✗ token " in grantwire("doctor").out
 
 
 def test_doctor_of_a_checkout_without_tools(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_grant_prints_its_key_before_it_sends_the_request(grantwire: Run, api: F
     (call,) = api.calls
     assert f"Idempotency-Key {call.key}" in result.err
     assert call.body["purchase_id"] == call.key
-    assert "status\tACTIVE" in result.out.splitlines()
+    assert "status              ACTIVE" in result.out.splitlines()
 
 
 def test_lost_response_is_repeated_with_the_same_key(grantwire: Run, api: FakeApi) -> None:
@@ -106,7 +106,7 @@ def test_text_of_the_installation_cannot_control_the_terminal(grantwire: Run, ap
     """T3: escape sequences and control characters are printed as such."""
     api.entitlements[("u_1", "\x1b[31mred\u202e\tx\n")] = {"status": "ACTIVE", "version": 1}
     result = grantwire("entitlements", "list", "u_1")
-    assert "\\x1b[31mred\\u202e\\tx\\n\tACTIVE" in result.out
+    assert "\\x1b[31mred\\u202e\\tx\\n   ACTIVE" in result.out
     assert "\x1b" not in result.out
 
 
@@ -117,7 +117,7 @@ def test_check_exits_with_the_answer(grantwire: Run, api: FakeApi) -> None:
     api.respond("GET", "/v1/users/u_1/entitlements/i", body)
     allowed = grantwire("entitlements", "check", "u_1", "i")
     assert allowed.code == 0
-    assert "reason\tactive without an end" in allowed.out
+    assert "reason   active without an end\n" in allowed.out
     api.respond("GET", "/v1/users/u_1/entitlements/i", body | {"allowed": False, "status": "NONE"})
     refused = grantwire("entitlements", "check", "u_1", "i", "--at", "2026-01-01T00:00:00Z", "--json")
     assert (refused.code, refused.json["allowed"]) == (5, False)

@@ -4,58 +4,27 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from grantwire_cli.errors import ExitCode
-from tests.support.fake_api import TOKEN, FakeApi, Reply
+from tests.support.command_program import PROGRAM, environment, on_terminal
 from tests.support.ops_examples import AT, COMMAND_ID, DETAIL, TRACE, problem, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.fake_api import Call
+    from tests.support.fake_api import Call, FakeApi, Reply
 
-PROGRAM = (sys.executable, "-m", "grantwire_cli")
 LINES = 3000
 HELD_AFTER = 500  # lines
 REVOKE = ("entitlements", "revoke", "u_1", "item1", "--reason", "refund")
-
-
-def environment(api: FakeApi, **others: str) -> dict[str, str]:
-    """Return the environment of the command."""
-    selected = {"GRANTWIRE_API": api.url, "GRANTWIRE_TOKEN": TOKEN, "TERM": "xterm-256color", "COLUMNS": "120"}
-    return {**os.environ, **selected, **others}
-
-
-def on_terminal(api: FakeApi, *arguments: str, typed: str = "", **others: str) -> tuple[int, str]:
-    """Run the command on a pseudo terminal; return its exit code and everything it printed."""
-    leader, follower = pty.openpty()
-    with subprocess.Popen(
-        [*PROGRAM, *arguments], stdin=follower, stdout=follower, stderr=follower, env=environment(api, **others)
-    ) as process:
-        os.close(follower)
-        os.write(leader, typed.encode())
-        text = b""
-        while True:
-            try:
-                block = os.read(leader, 4096)
-            except OSError:  # the other side is closed
-                break
-            if not block:
-                break
-            text += block
-        os.close(leader)
-    return process.returncode, text.decode()
 
 
 def test_terminal_gets_tables_and_colours(api: FakeApi) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.api import path_of
 from grantwire_cli.errors import CommandError, UnavailableError
+from grantwire_cli.wording import counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,5 +93,5 @@ def finish(session: Session, command: dict[str, Any]) -> dict[str, Any]:
     if not session.output.as_json:
         skipped = sum(((command.get("progress") or {}).get("skipped") or {}).values())
         if skipped:
-            session.warn(f"{skipped} skipped: {command['progress']['skipped']}")
+            session.warn(f"{skipped} skipped: {counts_of(command['progress']['skipped'])}")
     return command

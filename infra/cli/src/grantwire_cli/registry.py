@@ -108,7 +108,7 @@ def reported_errors(options: Options) -> Iterator[None]:
     """Print an expected error with what to try, and exit with its code.
 
     Wrong usage that a command finds is printed by typer, or as JSON. A reader that has gone away, such as `head`, ends
-    the command quietly.
+    the command quietly, and a full disk with an error.
     """
     try:
         yield
@@ -121,9 +121,18 @@ def reported_errors(options: Options) -> Iterator[None]:
         print_error(error, options)
         raise typer.Exit(error.exit_code) from error
     except BrokenPipeError as error:
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         raise typer.Exit(ExitCode.BROKEN_PIPE) from error
+    except OSError as error:
+        print_error(CommandError(f"Could not read or write: {error}.", code="OS_ERROR"), options)
+        _drop_output()
+        raise typer.Exit(ExitCode.FAILED) from error
+
+
+def _drop_output() -> None:
+    """Drop what could not be written, which would fail again at the end of the process."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_error(error: CommandError, options: Options) -> None:

@@ -44,9 +44,16 @@ def format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def short_time(text: str | None) -> str:
-    """Return a time of the API to the second, for a table."""
-    return f"{text[:19].replace('T', ' ')}Z" if text else ""
+def human_time(text: str | None) -> str:
+    """Return a text of the API with each time as people read it: UTC, to the second."""
+    return _RFC3339.sub(_to_human, text) if text else ""
+
+
+def _to_human(found: re.Match[str]) -> str:
+    try:
+        return f"{parse_rfc3339(found[0]).astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    except (ValueError, OverflowError):  # no such day, or none in UTC
+        return found[0]
 
 
 def short_duration(seconds: float | None) -> str:

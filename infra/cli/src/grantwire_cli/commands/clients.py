@@ -10,7 +10,7 @@ from grantwire_cli.commands.parameters import Actor, Key, Reason, Yes
 from grantwire_cli.following import post_with_key
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
-from grantwire_cli.times import parse_rfc3339, short_time
+from grantwire_cli.times import parse_rfc3339
 from grantwire_cli.wording import count_of
 
 app = new_group("Create, list, rotate, limit and revoke clients of the API.")
@@ -38,7 +38,7 @@ def list_(session: Session) -> None:
         session.output.json(found)
         return
     columns = ("client_id", "name", "state", "scopes", "rate", "burst", "last_used_at", "expires_at", "created_by")
-    session.output.table(columns, [_row(session, client) for client in found["clients"]])
+    session.output.table(columns, [_row(client) for client in found["clients"]])
 
 
 @register(
@@ -162,8 +162,7 @@ def _state(client: dict[str, Any]) -> str:
     return "EXPIRED" if expires_at and parse_rfc3339(expires_at) <= datetime.now(UTC) else "ACTIVE"
 
 
-def _row(session: Session, client: dict[str, Any]) -> list[object]:
-    used, expires_at = client["last_used_at"], client["expires_at"]
+def _row(client: dict[str, Any]) -> list[object]:
     return [
         client["client_id"],
         client["name"],
@@ -171,7 +170,7 @@ def _row(session: Session, client: dict[str, Any]) -> list[object]:
         " ".join(client["scopes"]),
         client["rate_limit"] or "default",
         client["burst_limit"] or "default",
-        (short_time(used) if session.output.is_terminal else used) or "never",
-        (short_time(expires_at) if session.output.is_terminal else expires_at) or "never",
+        client["last_used_at"] or "never",
+        client["expires_at"] or "never",
         client["created_by"] or "",
     ]

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from grantwire_cli.costs import PRICES_OF, Load, Prices, monthly
 from grantwire_cli.registry import register
@@ -64,6 +65,7 @@ def cost(  # the inputs of the arithmetic
     if session.output.as_json:
         session.output.json({**found.as_dict(), "prices_of": PRICES_OF})
         return
-    session.output.table(("item", "dollars a month"), [(name, f"{value:,.2f}") for name, value in found.items.items()])
-    session.output.line(f"total\t{found.total:,.2f}")
+    amounts = {**found.items, "total": found.total}
+    rows = [(name, Text(f"{value:,.2f}", justify="right")) for name, value in amounts.items()]
+    session.output.table(("item", "dollars a month"), rows)
     session.note(f"Default prices are those of {PRICES_OF} in us-east-1. PostgreSQL, NATS and the network come on top.")

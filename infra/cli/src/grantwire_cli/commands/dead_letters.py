@@ -13,8 +13,7 @@ from grantwire_cli.errors import ExitCode
 from grantwire_cli.following import finish, follow, post_with_key, preview
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
-from grantwire_cli.times import short_time
-from grantwire_cli.wording import count_of
+from grantwire_cli.wording import count_of, counts_of
 
 app = new_group("Find out why work failed, and redrive or discard it.")
 
@@ -63,8 +62,8 @@ def groups(session: Session) -> None:
     if session.output.as_json:
         session.output.json(found)
         return
-    columns = ("kind", "cause", "count", "first_at", "last_at")
-    session.output.table(columns, [[_value(session, group, name) for name in columns] for group in found["groups"]])
+    columns = ("kind", "count", "first_at", "last_at", "cause")
+    session.output.table(columns, [[group[name] for name in columns] for group in found["groups"]])
     session.note(f"{count_of(found['open'], 'open dead letter', capped=found['capped'])} on {session.target.title}.")
 
 
@@ -104,7 +103,7 @@ def list_(
         session.output.json({"dead_letters": letters})
         return
     columns = ("kind", "dead_letter_id", "since", "user_id", "stock_keeping_unit", "cause")
-    session.output.table(columns, [[_value(session, letter, name) for name in columns] for letter in letters])
+    session.output.table(columns, [[letter.get(name) for name in columns] for letter in letters])
     if len(letters) == limit:
         session.note(f"The newest {limit}; --limit shows more.")
 
@@ -123,7 +122,7 @@ def show(
     message, actions = letter.pop("message", {}), letter.pop("actions", [])
     is_readable = message.get("text") is not None or message.get("hex") is not None
     as_bytes = message.pop("base64", None) if is_readable else None
-    text = message.pop("text", None) if session.output.is_terminal else None
+    text = message.pop("text", None)
     if letter.get("cause") == letter.get("error"):
         letter["error"] = None  # it says nothing more
     first = {name: letter.get(name) for name in FIRST}
@@ -135,9 +134,9 @@ def show(
             session.output.text(f"  {line.expandtabs(4)}")
     if as_bytes:
         session.note("--json has the bytes of the message, as base64.")
-    columns = ("at", "action", "actor", "reason", "dry_run")
+    columns = ("at", "action", "dry_run", "actor", "reason")
     if actions:
-        session.output.table(columns, [[_value(session, action, name) for name in columns] for action in actions])
+        session.output.table(columns, [[action.get(name) for name in columns] for action in actions])
     if letter.get("event_id"):
         session.note(f"Its path: grantwire trace --event-id {letter['event_id']}")
 
@@ -183,9 +182,8 @@ def _closing(action: str, help_text: str) -> Callable[..., int]:
             _print_preview(session, action, plan)
             return ExitCode.OK
         count = count_of(plan["would_change"], f"{kind} dead letter", capped=plan["more"])
-        session.note(
-            f"{plan['selected']} selected, {count} can be {PAST[action]}; skipped: {plan['skipped'] or 'none'}"
-        )
+        skipped = counts_of(plan["skipped"]) or "none"
+        session.note(f"{plan['selected']} selected, {count} can be {PAST[action]}; skipped: {skipped}")
         session.confirm(f"{action.capitalize()} {count} on {session.target.title}?", yes=yes)
         accepted = post_with_key(session, f"{LETTERS}/{action}", body, key)
         if not wait:
@@ -240,8 +238,3 @@ def _print_end(session: Session, command: dict[str, Any]) -> int:
     progress = {name: value for name, value in (command.get("progress") or {}).items() if name != "skipped" or value}
     session.output.record(command, {"command_id": command["command_id"], "status": command["status"], **progress})
     return ExitCode.NEGATIVE if progress.get("skipped") else ExitCode.OK
-
-
-def _value(session: Session, item: dict[str, Any], name: str) -> object:
-    is_time = name.endswith("_at") or name in {"at", "since"}
-    return short_time(item.get(name)) if is_time and session.output.is_terminal else item.get(name)

@@ -128,12 +128,9 @@ def _check_checkout(session: Session, *options: str) -> Iterator[Finding]:
 
 
 def _print(session: Session, finding: Finding) -> None:
-    output = session.output
-    if not output.is_terminal:
-        output.line("\t".join(map(visible, (finding.level, finding.check, finding.message, finding.repair))))
-        return
     style = STYLES[finding.level]
     line = Text.assemble((f"{MARKS[finding.level]} ", style), (f"{finding.check:14}", "bold"), visible(finding.message))
-    output.console.print(line, soft_wrap=True)
+    session.output.show(line, soft_wrap=True)
     if finding.repair and finding.level is not Level.OK:
-        output.console.print(Text.assemble(f"{'':16}", ("→ ", style), visible(finding.repair)), soft_wrap=True)
+        repair = Text.assemble(f"{'':16}", ("→ ", style), visible(finding.repair))
+        session.output.show(repair, soft_wrap=True)

@@ -12,7 +12,7 @@ from grantwire_cli.commands.parameters import Key, Limit, Reason, Sku, UserId, Y
 from grantwire_cli.errors import ExitCode
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
-from grantwire_cli.times import absolute_time, short_time
+from grantwire_cli.times import absolute_time, human_time
 
 app = new_group("Grant, revoke, extend, list and check entitlements.")
 
@@ -119,7 +119,7 @@ def list_(session: Session, user_id: UserId, limit: Limit = None) -> None:
         session.output.json({"user_id": user_id, "entitlements": list(entitlements)})
         return
     columns = ("stock_keeping_unit", "status", "version", "starts_at", "expires_at", "updated_at")
-    rows = [_row(session, item, columns) for item in entitlements]
+    rows = [[item.get(name) for name in columns] for item in entitlements]
     session.output.table(columns, rows)
     if not rows:
         session.note(f"{user_id} has no entitlements on {session.target.title}.")
@@ -147,7 +147,7 @@ def check(
         session.output.json(result)
     else:
         reason = result.get("reason") or {}
-        shown = {"allowed": result["allowed"], "status": result["status"], "reason": reason.get("message")}
+        shown = {"allowed": result["allowed"], "status": result["status"], "reason": human_time(reason.get("message"))}
         times = ("starts_at", "expires_at", "updated_at", "checked_at", "cache_until")
         shown |= {name: result.get(name) for name in ("version", *times) if result.get(name) is not None}
         session.output.fields(shown)
@@ -173,8 +173,8 @@ def history(session: Session, user_id: UserId, sku: Sku, limit: Limit = None) ->
     if session.output.as_json:
         session.output.json({"user_id": user_id, "stock_keeping_unit": sku, "history": changes})
         return
-    columns = ("version", "operation", "status", "occurred_at", "reason", "purchase_id", "caller", "expires_at")
-    session.output.table(columns, [_row(session, item, columns) for item in changes])
+    columns = ("version", "operation", "status", "occurred_at", "expires_at", "caller", "purchase_id", "reason")
+    session.output.table(columns, [[item.get(name) for name in columns] for item in changes])
     if not changes:
         session.note(f"{user_id} never had {sku} on {session.target.title}, or the audit no longer has it.")
 
@@ -196,9 +196,3 @@ def _print_change(session: Session, response: Response) -> None:
     session.output.fields(response.body)
     if response.replayed:
         session.note("This is the stored response of an earlier request with this key; nothing was changed now.")
-
-
-def _row(session: Session, item: dict[str, Any], columns: tuple[str, ...]) -> list[object]:
-    """Return the values of a row; a person sees times to the second, a pipe gets them complete."""
-    shorten = session.output.is_terminal
-    return [short_time(item.get(name)) if shorten and name.endswith("_at") else item.get(name) for name in columns]

@@ -15,15 +15,13 @@ from grantwire_cli.nats_events import read_events
 from grantwire_cli.output import visible
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
-from grantwire_cli.times import short_time
+from grantwire_cli.times import human_time
 
 app = new_group("Follow the changes of all entitlements.")
 
 CHANGES, SNAPSHOT = "/v1/changes", "/v1/snapshot"
 PAGE_SIZE = 1000
 MAX_WAIT_SECONDS = 20
-COLUMNS = ("occurred_at", "event_type", "user_id", "stock_keeping_unit", "version", "status", "reason", "purchase_id")
-NATS_COLUMNS = ("occurred_at", "event_type", "user_id", "stock_keeping_unit", "version", "source", "source_id")
 TYPE_STYLES = {
     "EntitlementGranted": "green",
     "EntitlementStarted": "green",
@@ -39,7 +37,7 @@ TYPE_STYLES = {
     "tail",
     "grantwire events tail",
     "grantwire events tail --user u_123 --json",
-    "grantwire events tail --from-beginning --no-follow > changes.tsv",
+    "grantwire events tail --from-beginning --no-follow --json > changes.jsonl",
     "grantwire events tail --nats",
 )
 def tail(
@@ -75,10 +73,10 @@ def tail(
                 "There is no address of NATS.", hint="Set GRANTWIRE_NATS_URL, or nats_url of the profile."
             )
         events = read_events(url, stream=stream, consumer=consumer or "", follow=follow, wanted=is_wanted, limit=limit)
-        _print(session, events, NATS_COLUMNS)
+        _print(session, events)
         return
     changes = _changes(session, after, from_beginning=from_beginning, follow=follow)
-    _print(session, itertools.islice(filter(is_wanted, changes), limit), COLUMNS)
+    _print(session, itertools.islice(filter(is_wanted, changes), limit))
 
 
 def _changes(session: Session, after: str | None, *, from_beginning: bool, follow: bool) -> Iterator[dict[str, Any]]:
@@ -110,22 +108,18 @@ def _changes(session: Session, after: str | None, *, from_beginning: bool, follo
             session.note(f"Continue with: grantwire events tail --after {after}")
 
 
-def _print(session: Session, events: Iterator[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    output = session.output
-    if output.as_json:
-        for event in events:
-            output.json_line(event)
-    elif output.is_terminal:
-        for event in events:
-            output.console.print(_line(event), soft_wrap=True)
-    else:
-        output.table(columns, ([event.get(name) for name in columns] for event in events))
+def _print(session: Session, events: Iterator[dict[str, Any]]) -> None:
+    for event in events:
+        if session.output.as_json:
+            session.output.json_line(event)
+        else:
+            session.output.show(_line(event), soft_wrap=True)
 
 
 def _line(event: dict[str, Any]) -> Text:
     kind = str(event.get("event_type") or "not an event")
     return Text.assemble(
-        (f"{short_time(event.get('occurred_at')):21}", "dim"),
+        (f"{human_time(event.get('occurred_at')):21}", "dim"),
         (f"{kind.removeprefix('Entitlement'):9}", TYPE_STYLES.get(kind, "red")),
         visible(event.get("user_id")),
         "  ",

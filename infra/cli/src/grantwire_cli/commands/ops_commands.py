@@ -10,7 +10,6 @@ from grantwire_cli.commands.parameters import Limit
 from grantwire_cli.following import COMMAND, finish, follow
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
-from grantwire_cli.times import short_time
 
 app = new_group("List, show and follow long actions, such as a redrive or a rebuild.")
 
@@ -36,7 +35,7 @@ def list_(session: Session, status: Status = None, limit: Limit = 50) -> None:
     if session.output.as_json:
         session.output.json({"commands": commands})
         return
-    columns = ("command_id", "kind", "status", "done", "actor", "reason", "created_at")
+    columns = ("command_id", "kind", "status", "done", "created_at", "actor", "reason")
     session.output.table(columns, [[_value(item, column) for column in columns] for item in commands])
 
 
@@ -67,4 +66,4 @@ def _value(item: dict[str, Any], column: str) -> object:
     if column == "done":
         progress = item.get("progress") or {}
         return f"{progress.get('done') or 0} of {progress.get('selected')}" if progress.get("selected") else ""
-    return short_time(item[column]) if column == "created_at" else item.get(column)
+    return item.get(column)

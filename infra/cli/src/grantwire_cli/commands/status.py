@@ -1,20 +1,16 @@
 """`grantwire status`: what flows, what waits, what failed, and which part does not respond."""
 
-import contextlib
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 
 from grantwire_cli.commands.status_view import render
-from grantwire_cli.errors import ExitCode
 from grantwire_cli.health import WATCH_TIMEOUT_SECONDS, Health, read_health
-from grantwire_cli.output import visible
 from grantwire_cli.registry import register
 from grantwire_cli.session import Session
-from grantwire_cli.times import short_duration
+from grantwire_cli.times import format_time, human_time, short_duration
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,7 +35,6 @@ def status(
     """
     if watch:
         _watch(session, interval)
-        return ExitCode.OK
     health = read_health(session)
     _print(session, health)
     return health.exit_code
@@ -48,29 +43,32 @@ def status(
 def _print(session: Session, health: Health) -> None:
     if session.output.as_json:
         session.output.json(health.as_dict())
-    elif session.output.is_terminal:
-        session.output.console.print(render(health))
     else:
-        for path, value in _flatten(health.as_dict()):
-            session.output.line(f"{path}\t{visible(value)}")
+        session.output.show(render(health))
 
 
-def _watch(session: Session, interval: float) -> None:
-    """Print the state again and again; on a terminal in place, otherwise one line of JSON for each time."""
-    if not session.output.is_terminal:
-        while True:
-            session.output.json_line(
-                {"at": datetime.now(UTC).isoformat(), **read_health(session, WATCH_TIMEOUT_SECONDS).as_dict()}
-            )
-            time.sleep(interval)
+def _watch(session: Session, interval: float) -> NoReturn:
+    """Show the state again and again, on a terminal in place; with --json, one line for each time."""
+    if session.output.is_terminal and not session.output.as_json:
+        _watch_in_place(session, interval)
+    while True:
+        health = read_health(session, WATCH_TIMEOUT_SECONDS)
+        at = format_time(datetime.now(UTC))
+        if session.output.as_json:
+            session.output.json_line({"at": at, **health.as_dict()})
+        else:
+            session.output.text(human_time(at))
+            session.output.show(render(health))
+            session.output.line()
+        time.sleep(interval)
+
+
+def _watch_in_place(session: Session, interval: float) -> NoReturn:
     from rich.live import Live  # noqa: PLC0415  # imported only for a terminal
 
     away_since: float | None = None
     last: Health | None = None
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=session.output.console, screen=True, auto_refresh=False) as live,
-    ):
+    with Live(console=session.output.console, screen=True, auto_refresh=False) as live:
         while True:
             health = read_health(session, WATCH_TIMEOUT_SECONDS)
             if health.report is not None:
@@ -80,15 +78,3 @@ def _watch(session: Session, interval: float) -> None:
             away = f"for {short_duration(time.monotonic() - away_since)}" if away_since else ""
             live.update(render(health, last=last, away=away, interval=interval), refresh=True)
             time.sleep(interval)
-
-
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value with its path, such as `status.outbox.pending`."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _flatten(item, f"{path}.{name}" if path else name)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _flatten(item, f"{path}.{number}")
-    else:
-        yield path, value

@@ -1,4 +1,4 @@
-"""The picture of an installation's state on a terminal."""
+"""The picture of an installation's state, for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from grantwire_cli.errors import ExitCode
 from grantwire_cli.output import cell, make_table, visible
-from grantwire_cli.times import short_duration, short_time
+from grantwire_cli.times import human_time, short_duration
 from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def render(health: Health, *, last: Health | None = None, away: str = "", interv
     report = health.report or (last.report if last else None)
     if report:
         if health.report is None:
-            parts += [Text(), Text(f"The last report, of {short_time(report['at'])}:", style="yellow")]
+            parts += [Text(), Text(f"The last report, of {human_time(report['at'])}:", style="yellow")]
         parts += _report(report)
     elif health.local and health.local.get("backlog"):
         parts += _backlog(health.local["backlog"])
@@ -68,7 +68,7 @@ def _headline(health: Health, interval: float) -> Text:
     style = {"OK": "bold green", "ATTENTION": "bold yellow"}.get(state, "bold red")
     line = Text.assemble(("● ", style), (visible(health.title), "bold"), "  ", (state.replace("_", " "), style))
     if health.report:
-        line.append(f"  Every change up to {short_time(health.report['settled']['through'])} has arrived.")
+        line.append(f"  Every change up to {human_time(health.report['settled']['through'])} has arrived.")
     if interval:
         line.append(f"  every {interval:g} s, Ctrl-C ends it", style="dim")
     return line
@@ -93,7 +93,7 @@ def _problems(health: Health) -> list[RenderableType]:
         parts += [Text.assemble(("  ! ", "yellow"), visible(problem["message"])) for problem in problems]
         first = problems[0]
         rows = {
-            "since": short_time(first["since"]),
+            "since": human_time(first["since"]),
             "last error": _unless_in(first["message"], first["last_error"]),
             "still works": first["still_works"],
             "try": first["to_do"],
@@ -115,14 +115,14 @@ def _report(report: Mapping[str, Any]) -> list[RenderableType]:
     parts += [Text(), _flow(report)]
     if report["dead_letters"]["groups"]:
         dead_letters = [
-            (group["kind"], group["cause"], group["count"], short_time(group["first_at"]), short_time(group["last_at"]))
+            (group["kind"], group["count"], human_time(group["first_at"]), human_time(group["last_at"]), group["cause"])
             for group in report["dead_letters"]["groups"]
         ]
-        parts += [Text(), make_table(("dead letters", "cause", "count", "first", "last"), dead_letters)]
+        parts += [Text(), make_table(("dead letters", "count", "first", "last", "cause"), dead_letters)]
     if report["notifications"]["waiting"]:
-        columns = ("notifications that wait, by their last error", "count", "oldest change", "next attempt")
+        columns = ("waiting notifications", "oldest change", "next attempt", "last error")
         waiting = [
-            (group["cause"], group["count"], short_time(group["oldest_at"]), short_time(group["next_attempt_at"]))
+            (group["count"], human_time(group["oldest_at"]), human_time(group["next_attempt_at"]), group["cause"])
             for group in report["notifications"]["waiting"]
         ]
         parts += [Text(), make_table(columns, waiting)]
@@ -178,7 +178,7 @@ def _age(seconds: float) -> str:
 
 def _stream_note(stream: Mapping[str, Any]) -> str:
     since = stream.get("unknown_since")
-    parts = (stream["reason"], f"unknown since {short_time(since)}" if since else None)
+    parts = (stream["reason"], f"unknown since {human_time(since)}" if since else None)
     return "; ".join(part for part in parts if part)
 
 
@@ -203,7 +203,7 @@ def _facts(report: Mapping[str, Any]) -> list[Text]:
     expired = sum(lease["expired"] for lease in report["leases"].values())
     held = sum(lease["held"] for lease in report["leases"].values())
     facts = {
-        "read model": f"{differences or 'not measured yet'}  {short_time(model['measured_at'])}",
+        "read model": f"{differences or 'not measured yet'}  {human_time(model['measured_at'])}",
         "schema": f"{schema['version']}" + ("" if schema["matches"] else f", but the code needs {schema['expected']}"),
         "audit": f"partitions until {partitions['last_month']}, "
         f"{count_of(partitions['rows_in_default'], 'row')} in the default",

@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from grantwire_cli.errors import ExitCode
-from grantwire_cli.output import STYLES, make_table, visible
+from grantwire_cli.output import STYLES, shown, visible
 from grantwire_cli.registry import register
 from grantwire_cli.session import Session
-from grantwire_cli.times import short_duration, short_time
+from grantwire_cli.times import human_time, short_duration
 
 STAGE_STYLES = {
     "dead_letter": "red",
@@ -84,20 +84,10 @@ def _print(session: Session, found: dict[str, Any], *, details: bool) -> None:
         session.note(f"{session.target.title} knows nothing about it.")
         return
     columns = ("at", "operation", "user_id", "stock_keeping_unit", "version", "outcome", "state")
-    changes = [[_shown(session, change, name) for name in columns] for change in found["changes"]]
-    if session.output.is_terminal:
-        session.output.console.print(make_table(columns, changes))
-        session.output.console.print()
-        _print_timeline(session, found["timeline"], details=details)
-    else:
-        session.output.table(columns, changes)
-        session.output.table(
-            ("at", "offset_ms", "stage", "event_id", "summary"),
-            [
-                [step[name] for name in ("at", "offset_ms", "stage", "event_id", "summary")]
-                for step in found["timeline"]
-            ],
-        )
+    changes = [[*(change.get(name) for name in columns[:-1]), _state(change)] for change in found["changes"]]
+    session.output.table(columns, changes)
+    session.output.line()
+    _print_timeline(session, found["timeline"], details=details)
     for removed in found["removed"]:
         session.note(f"{removed['stage']} of {removed['event_id']}: {removed['reason']}")
     for step in found["timeline"]:
@@ -119,24 +109,18 @@ def _print_timeline(session: Session, timeline: list[dict[str, Any]], *, details
     grid.add_column(overflow="fold")
     for step in timeline:
         grid.add_row(
-            Text(short_time(step["at"]), style="dim"),
+            Text(human_time(step["at"]), style="dim"),
             Text(f"+{short_duration(step['offset_ms'] / 1000)}", style="dim"),
             Text(step["stage"].replace("_", " "), style=STAGE_STYLES.get(step["stage"], "bold")),
             Text(visible(step["summary"])),
         )
-        shown = step.get("detail") or {} if details or step["stage"] in EXPLAINED else {}
-        for name, value in shown.items():
+        known = step.get("detail") or {} if details or step["stage"] in EXPLAINED else {}
+        for name, value in known.items():
             if value is not None:
-                grid.add_row("", "", "", Text(f"{name}: {visible(value)}", style="dim"))
-    session.output.console.print(grid)
+                grid.add_row("", "", "", Text(f"{name}: {visible(shown(name, value))}", style="dim"))
+    session.output.show(grid)
 
 
-def _shown(session: Session, change: dict[str, Any], name: str) -> object:
-    value = change.get(name)
-    if not session.output.is_terminal:
-        return value
-    return (
-        Text(visible(value), style=STATE_STYLES.get(str(value), ""))
-        if name == "state"
-        else (short_time(value) if name == "at" else value)
-    )
+def _state(change: dict[str, Any]) -> Text:
+    state = visible(change.get("state"))
+    return Text(state, style=STATE_STYLES.get(state, ""))

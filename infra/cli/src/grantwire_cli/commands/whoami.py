@@ -5,7 +5,7 @@ import typer
 from grantwire_cli.errors import AccessError, ExitCode
 from grantwire_cli.registry import register
 from grantwire_cli.session import Session
-from grantwire_cli.times import short_time
+from grantwire_cli.times import human_time
 
 ME = "/v1/me"
 REPAIRS = {
@@ -38,5 +38,5 @@ def whoami(session: Session) -> int:
         session.warn(f"The client is {found['state']}. {REPAIRS[found['state']]}")
         return ExitCode.NO_ACCESS
     if end != found["expires_at"]:
-        session.warn(f"This token was replaced by a rotation, and ends at {short_time(end)}. Use the new one.")
+        session.warn(f"This token was replaced by a rotation, and ends at {human_time(end)}. Use the new one.")
     return ExitCode.OK
