@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from grantwire_cli.target import Target
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
+MIN_TIMEOUT_SECONDS = 1.0
+MAX_CONNECT_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 8.0
 MAX_SERVER_PAUSE_SECONDS = 60.0
 RETRIED = {
@@ -109,11 +111,11 @@ class Api:
         self._clock = clock
         self._client: httpx.Client = httpx.Client(
             headers={"Authorization": f"Bearer {target.token}", "User-Agent": f"grantwire-cli/{VERSION}"},
-            timeout=httpx.Timeout(max(timeout, 1.0), connect=min(10.0, max(timeout, 1.0))),
             trust_env=not target.is_local,  # a proxy cannot reach this machine's own address
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
         self._errors = (httpx.TransportError, httpx.InvalidURL)
+        self._timeouts = httpx.Timeout
 
     def close(self) -> None:
         """Close the connections."""
@@ -159,13 +161,14 @@ class Api:
         while True:
             attempt += 1
             try:
-                response = self.send(method, path, query=query, body=body, key=key)
+                left = deadline - self._clock()
+                response = self.send(method, path, query=query, body=body, key=key, timeout=left)
             except UnavailableError as error:
                 problem: CommandError = error
                 pause = pause_before(attempt)
             else:
                 if response.status < HTTPStatus.MULTIPLE_CHOICES:
-                    return response
+                    return self._checked(response)
                 problem = error_of(response, method, path)
                 if not response.is_retryable:
                     raise problem
@@ -176,9 +179,16 @@ class Api:
             self._sleep(pause)
 
     def send(
-        self, method: str, path: str, *, query: Mapping[str, object] | None = None, body: object = None, key: str = ""
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: object = None,
+        key: str = "",
+        timeout: float | None = None,
     ) -> Response:
-        """Send a request once and return its response, whatever its status.
+        """Send a request once and return its response, whatever its status. It has at least a second.
 
         Raises UnavailableError if there is no response.
         """
@@ -188,9 +198,15 @@ class Api:
             content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             headers["Content-Type"] = "application/json"
         params = {name: _parameter(value) for name, value in (query or {}).items() if value is not None}
+        seconds = max(MIN_TIMEOUT_SECONDS, self._timeout if timeout is None else timeout)
         try:
             result = self._client.request(
-                method, self.target.api_url.rstrip("/") + path, params=params or None, content=content, headers=headers
+                method,
+                self.target.api_url.rstrip("/") + path,
+                params=params or None,
+                content=content,
+                headers=headers,
+                timeout=self._timeouts(seconds, connect=min(MAX_CONNECT_SECONDS, seconds)),
             )
         except self._errors as error:
             raise UnavailableError(
@@ -201,6 +217,14 @@ class Api:
         return Response(
             result.status_code, {name.lower(): value for name, value in result.headers.items()}, _body(result)
         )
+
+    def _checked(self, response: Response) -> Response:
+        """Return a successful response of the API, and not one of another server at the address."""
+        if isinstance(response.body, dict) and response.body:
+            return response
+        problem = f"{self.target.title} responded with {response.status}, and not as the API does."
+        hint = f"Is {self.target.api_url} the address of the API, with its stage?"
+        raise CommandError(problem, hint=hint, code="BAD_RESPONSE")
 
     def _outage_hint(self) -> str:
         if self.target.checkout:

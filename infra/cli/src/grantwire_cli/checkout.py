@@ -68,15 +68,19 @@ class Checkout:
             finally:
                 process.terminate()
 
-    def query(self, *arguments: str) -> dict[str, Any]:
+    def query(self, *arguments: str, timeout: float | None = None) -> dict[str, Any]:
         """Run a command that prints a JSON object, and return it, whatever its exit code.
 
-        Raises CommandError with the end of its errors if it prints none.
+        Raises CommandError with the end of its errors if it prints none, or if it has not ended in time.
         """
-        command = self._command(arguments)
-        result = subprocess.run(
-            command, cwd=self.folder, env=_environment(), capture_output=True, text=True, check=False
-        )
+        command, environ = self._command(arguments), _environment()
+        try:
+            result = subprocess.run(
+                command, cwd=self.folder, env=environ, capture_output=True, text=True, check=False, timeout=timeout
+            )
+        except subprocess.TimeoutExpired as error:
+            problem = f"The checkout {self.folder} does not say its {arguments[0]} within {timeout:g} s."
+            raise CommandError(problem) from error
         try:
             content = json.loads(result.stdout)
         except ValueError:

@@ -71,12 +71,12 @@ def follow(
                 )
                 if command["status"] in ENDED:
                     return command
-                if deadline is not None and clock() > deadline:
+                if deadline is not None and clock() >= deadline:
                     hint = f"It continues. Follow it with `grantwire commands wait {command_id}`."
                     raise UnavailableError(
                         f"Command {command_id} is still {command['status']}.", hint=hint, code="RUNNING"
                     )
-                sleep(POLL_SECONDS)
+                sleep(POLL_SECONDS if deadline is None else min(POLL_SECONDS, max(0.0, deadline - clock())))
         except KeyboardInterrupt:
             session.note(f"The command continues. Follow it with `grantwire commands wait {command_id}`.")
             raise

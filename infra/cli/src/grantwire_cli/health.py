@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STATUS = "/v1/ops/status"
 # While the state is shown again and again.
 WATCH_TIMEOUT_SECONDS = 5.0
+# For the servers of a local stack; one of them may hang.
+LOCAL_TIMEOUT_SECONDS = 15.0
 WITHOUT_POSTGRESQL = "Nothing that was confirmed is lost. A request can be repeated with the same key. Workers wait."
 WITHOUT_API = "The workers do not need the API: events are published, and notifications are sent."
 
@@ -94,6 +96,6 @@ def _report(session: Session, target: Target, timeout: float) -> dict[str, Any]:
 
 def _local_state(checkout: Checkout) -> dict[str, Any] | None:
     try:
-        return checkout.query("state")
+        return checkout.query("state", timeout=LOCAL_TIMEOUT_SECONDS)
     except CommandError:
         return None

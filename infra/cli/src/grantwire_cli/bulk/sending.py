@@ -113,25 +113,22 @@ class Sender:
         try:
             response = self._api.send("POST", PATH, body={"items": [batch.items[number] for number in missing]})
         except UnavailableError as error:
-            self._check_patience(error)
-            self._report(error)
-            return pause_before(attempt)
+            return self._waited_for(error, pause_before(attempt))
         if response.status != HTTPStatus.OK:
             problem = error_of(response, "POST", PATH)
             if not isinstance(problem, UnavailableError):
                 raise problem
-            self._check_patience(problem)
-            self._report(problem)
-            return pause_before(attempt, response.retry_after)
+            return self._waited_for(problem, pause_before(attempt, response.retry_after))
         found = _results_of(response, len(missing))
         for number, result in zip(missing, found, strict=True):
             results[number] = None if _is_temporary(result) else result
+        pause = pause_before(attempt)
         if all(results[number] is None for number in missing):
-            self._check_patience(UnavailableError("The installation could not decide any line of a batch."))
+            self._check_patience(UnavailableError("The installation could not decide any line of a batch."), pause)
         else:
             with self._lock:
                 self._last_result = self._clock()
-        return pause_before(attempt) if None in results else None
+        return pause if None in results else None
 
     def _wait_for_turn(self) -> None:
         """Wait while all threads pause. Raises Stopped at the end of the import."""
@@ -158,8 +155,15 @@ class Sender:
         else:
             self._notify(f"{error} Trying again.")
 
-    def _check_patience(self, error: UnavailableError) -> None:
-        if self._clock() - self._last_result > self._patience:
+    def _waited_for(self, error: UnavailableError, pause: float) -> float:
+        """Report why the import waits, and return the pause before the next attempt."""
+        self._check_patience(error, pause)
+        self._report(error)
+        return pause
+
+    def _check_patience(self, error: UnavailableError, pause: float) -> None:
+        """Raise UnavailableError if there was no result for too long, or there can be none before that."""
+        if self._clock() + pause - self._last_result > self._patience:
             hint = "Run the same command again to continue where it stopped."
             raise UnavailableError(str(error), hint=hint, code=error.code) from error
 
