@@ -95,6 +95,15 @@ def test_list_follows_the_pages(grantwire: Run, api: FakeApi) -> None:
     assert api.calls[-1].query["limit"] == "3"
 
 
+def test_list_is_filtered_by_the_api(grantwire: Run, api: FakeApi) -> None:
+    """T9: status and prefix are passed on; another status is wrong usage, and nothing is sent."""
+    result = grantwire("entitlements", "list", "u_1", "--status", "ACTIVE", "--prefix", "premium.")
+    assert (result.code, "u_1 has no such entitlements" in result.err) == (0, True)
+    assert api.calls[-1].query == {"status": "ACTIVE", "prefix": "premium.", "limit": "1000"}
+    assert grantwire("entitlements", "list", "u_1", "--status", "NONE").code == 2
+    assert len(api.calls) == 1
+
+
 def test_names_are_percent_encoded_in_paths(grantwire: Run, api: FakeApi) -> None:
     """T3: no name becomes another path."""
     for name, path in (("a/b", "a%2Fb"), ("..", "%2E%2E"), ("50%", "50%25"), ("é ?#", "%C3%A9%20%3F%23")):

@@ -2,6 +2,7 @@
 
 import itertools
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,16 @@ app = new_group("Grant, revoke, extend, list and check entitlements.")
 PAGE_SIZE = 1000
 USER = "/v1/users/{user_id}/entitlements"
 ENTITLEMENT = f"{USER}/{{sku}}"
+
+
+class Status(StrEnum):
+    """The statuses of an entitlement, as of now."""
+
+    SCHEDULED = "SCHEDULED"
+    ACTIVE = "ACTIVE"
+    EXPIRED = "EXPIRED"
+    REVOKED = "REVOKED"
+
 
 PurchaseId = Annotated[
     str | None, typer.Option("--purchase-id", help="The purchase behind the change (default: the idempotency key).")
@@ -103,15 +114,26 @@ def extend(
     app,
     "list",
     "grantwire entitlements list u_123",
+    "grantwire entitlements list u_123 --status ACTIVE --prefix premium.",
     "grantwire entitlements list u_123 --json | jq '.entitlements[].stock_keeping_unit'",
 )
-def list_(session: Session, user_id: UserId, limit: Limit = None) -> None:
+def list_(
+    session: Session,
+    user_id: UserId,
+    status: Annotated[Status | None, typer.Option("--status", help="Only those with this status now.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="TEXT", help="Only those whose stock keeping unit begins with it.")
+    ] = None,
+    limit: Limit = None,
+) -> None:
     """List the entitlements of a user, from the system of record."""
     found = session.api.pages(
         path_of(USER, user_id=user_id),
         "entitlements",
         cursor="after",
         next_cursor="next_after",
+        status=status.value if status else None,
+        prefix=prefix,
         limit=min(limit or PAGE_SIZE, PAGE_SIZE),
     )
     entitlements = itertools.islice(found, limit)
@@ -122,7 +144,8 @@ def list_(session: Session, user_id: UserId, limit: Limit = None) -> None:
     rows = [[item.get(name) for name in columns] for item in entitlements]
     session.output.table(columns, rows)
     if not rows:
-        session.note(f"{user_id} has no entitlements on {session.target.title}.")
+        such = "such entitlements" if status or prefix else "entitlements"
+        session.note(f"{user_id} has no {such} on {session.target.title}.")
 
 
 @register(
