@@ -125,7 +125,7 @@ def test_change_ahead_of_the_clock_counts_from_as_long_before_it(
         )
     write_entitlement(rows, version=3, updated_at=now + timedelta(seconds=10))
     (found,) = rows.execute(
-        "SELECT version, refusal FROM entitlement_at('u_123', 'item1', %s, %s)",
+        "SELECT (entitlement).version, refusal FROM entitlement_at('u_123', 'item1', %s, %s)",
         (now - timedelta(seconds=seconds_ago), now),
     ).fetchall()
     assert found == {"version": version, "refusal": None}

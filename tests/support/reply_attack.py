@@ -7,8 +7,10 @@ the server, and some responses are valid requests: an empty one deletes a stream
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import time
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from tests.support.nats_deployment import Logins, Session
 
 PUBLISHED = 20
+PULLED = 2
 USERS = (WORKERS, TOPOLOGY, READER, FAULTS)
 # Everything that a response must not reach: requests, events, advisories, acknowledgements, the inbox of another user.
 TARGETS = (
@@ -37,7 +40,7 @@ TARGETS = (
     *(f"{inbox_prefix(user)}.response" for user in USERS),
     NAMES.subject,
 )
-PULL = json.dumps({"batch": 2, "no_wait": True}).encode()
+PULL = json.dumps({"batch": PULLED, "no_wait": True}).encode()
 # A request without content, one that gets a message or nothing, and acknowledgements that ask for a response.
 BODIES = (b"", PULL, b"+ACK", b"+NXT")
 TRACE = "Nats-Trace-Dest"  # the server also publishes to the subject in this header
@@ -76,9 +79,23 @@ async def _subjects_of(session: Session, user: str) -> list[str]:
     for subject in set(allowed) - set(subjects):
         stream, consumer = subject.split(".")[2:4]
         if stream == NAMES.stream:
-            inbox = await session.client.subscribe(session.client.new_inbox())
-            await session.client.publish(f"{API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", PULL, inbox.subject)
-            subjects += [(await inbox.next_msg(timeout=WAIT_SECONDS)).reply for _ in range(2)]
+            subjects += await _pull_two(session.client, f"{API}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
+    return subjects
+
+
+async def _pull_two(client: Client, request: str) -> list[str]:
+    """Return the subjects that acknowledge two messages. A request is lost while the consumer gets another leader."""
+    inbox = await client.subscribe(client.new_inbox())
+    subjects: list[str] = []
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(subjects) < PULLED:
+        assert time.monotonic() < deadline, f"{request} returned {len(subjects)} messages"
+        await client.publish(request, PULL, inbox.subject)
+        with contextlib.suppress(TimeoutError):
+            while message := await inbox.next_msg(timeout=1):
+                if not message.reply:  # the response says that there are no more messages
+                    break
+                subjects.append(message.reply)
     return subjects
 
 

@@ -17,7 +17,7 @@ import pytest
 from grantwire_idempotency import Key, PostgresStore
 from grantwire_idempotency.__main__ import main
 from grantwire_idempotency.errors import RetryableError
-from layers.idempotency.tests.integration.test_unresponsive_postgres import SHORT, stopped_backends
+from layers.idempotency.tests.integration.test_unresponsive_postgres import stopped_backends
 from tests.support.module_database import database_url
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.pgbouncer import PgBouncer, find_pgbouncer
@@ -81,13 +81,14 @@ def read_sessions(url: str) -> dict[int, tuple[Any, ...]]:
     return {row[0]: row[1:] for row in rows if row is not None}
 
 
+@pytest.mark.timeout(300)
 def test_two_processes_use_every_part_and_leave_no_state(pooler: PgBouncer, database_url: str) -> None:
     """C27: each work runs once, and no setting, prepared statement or lock of a client is left for the next one."""
     url = pooler.url(database_url)
     processes = [start_process(f"{url}?connect_timeout=30") for _ in range(2)]
     runs: Counter[str] = Counter()
     for process in processes:
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=250)
         assert process.returncode == 0, errors
         runs.update(json.loads(output))
     assert set(runs.values()) == {1}
@@ -114,7 +115,7 @@ def test_schema_command_works_through_the_pooler(
 def test_stopped_session_behind_the_pooler_is_unavailable(pooler: PgBouncer, database_url: str) -> None:
     """C26, C27: the limit is on the client's side, so the pooler in between changes nothing."""
     url = pooler.url(database_url)
-    with closing(PostgresStore(url, timeout=SHORT)) as store:
+    with closing(PostgresStore(url, timeout=timedelta(seconds=2))) as store:
         store.get_result(Key("k"))
         with stopped_backends(database_url), pytest.raises(RetryableError):
             store.check(Key("k"), timedelta(minutes=1))

@@ -93,19 +93,19 @@ def test_repeat_returns_stored_response_byte_for_byte(guard: TransactionGuard, o
     assert count_orders(orders) == 1
 
 
-def test_guard_costs_two_round_trips(database_url: str, orders: Rows) -> None:
-    """BEGIN is sent with the check of the key, and COMMIT with the stored response."""
+def test_guard_costs_five_round_trips(database_url: str, orders: Rows) -> None:
+    """C27: without a pipeline, whose Flush can reach a pooler after the transaction. A repeat costs three."""
     with RoundTrips(database_url) as trips, open_guard(trips.url) as guard:
         guard.run(identity("warm-up"), insert_order())
         before = trips.count
         guard.run(identity("k1"), insert_order())
-        assert trips.since(before) == 2 + 1
+        assert trips.since(before) == 5 + 1
         before = trips.count
         guard.run(identity("k2"), lambda _tx: StoredResponse(204, ""))
-        assert trips.since(before) == 2
+        assert trips.since(before) == 5
         before = trips.count
         assert guard.run(identity("k1"), insert_order()).replayed
-        assert trips.since(before) == 2
+        assert trips.since(before) == 3
     assert count_orders(orders) == 2
 
 

@@ -1,7 +1,6 @@
 """The inbox guard: the key of a message and the rows that it writes, in one PostgreSQL transaction (C18).
 
     message ─▶ BEGIN + inbox_begin ─▶ the work, on the same connection ─▶ inbox_finish + COMMIT
-               one round trip                                              one round trip
 
 The message has its effect exactly once: after a crash at any point, either its key and its rows are committed, or
 neither is. With a version or a time in its key, an older message never runs after a newer one. The keys are those of

@@ -3,7 +3,6 @@
 It calls the SQL functions that grant and revoke use, around any Python code:
 
     request ─▶ BEGIN + request_guard_begin ─▶ the work, on the same connection ─▶ request_guard_finish + COMMIT
-               one round trip                                                     one round trip
 
 After a crash at any point, either everything is committed or nothing is. The guard does not cover effects outside the
 database: write an outbox row for those. In a transaction of the caller, `begin` and `finish` send the two statements

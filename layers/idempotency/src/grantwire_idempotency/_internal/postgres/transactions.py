@@ -1,4 +1,7 @@
-"""A transaction whose first statement comes with BEGIN and whose last one comes with COMMIT: two round trips.
+"""A transaction that a guard begins with one statement and commits with another: five round trips.
+
+Not in pipelines, which would take two. psycopg ends a pipeline with a Flush, which a pooler may read after the
+transaction. PgBouncer 1.18 then gives the client a session, and takes it back only after the client's next statement.
 
 The code between them gets the connection. It must not end the transaction. If it does, no later statement of its
 cursors is executed, because PostgreSQL would commit it alone.
@@ -71,8 +74,7 @@ class TransactionLimits:
     """Limits of the library's statements in a transaction; those of the work between them may take any time.
 
     `first` and `last` are sent before the first and the last statement. Both last for the transaction alone, so no
-    session is changed, also behind a pooler. `last` returns no row: after `Cursor.stream`, libpq would return the rows
-    of the first statement of a pipeline as if they were streamed, too.
+    session is changed, also behind a pooler.
     """
 
     seconds: float | None = None
@@ -89,6 +91,11 @@ class TransactionLimits:
         idle = f"SET LOCAL idle_in_transaction_session_timeout = {to_milliseconds(DEFAULT_LEASE)}"
         last = f"SET LOCAL statement_timeout = {to_milliseconds(timeout)}"
         return cls(timeout.total_seconds(), idle.encode() if is_own else None, last.encode(), prepare=False)
+
+    def opening(self, connection: AnyConnection) -> bytes:
+        """Return the statements before the first one. psycopg itself begins outside autocommit mode."""
+        statements = (b"BEGIN" if connection.autocommit else None, self.first)
+        return b"; ".join(statement for statement in statements if statement is not None)
 
 
 _NO_LIMITS = TransactionLimits()
@@ -111,20 +118,14 @@ class Transaction:
         parameters: Mapping[str, Any],
         limits: TransactionLimits = _NO_LIMITS,
     ) -> Self:
-        """Send BEGIN and a statement that returns one row, in one round trip; roll back if that fails.
-
-        On a connection that is not in autocommit mode it takes two round trips.
-        """
+        """Begin, and execute a statement that returns one row; roll back if that fails."""
         require_idle(connection)
         prepare = limits.prepare
         with limited(connection, limits.seconds):
             try:
-                with connection.pipeline():
-                    if connection.autocommit:
-                        connection.execute("BEGIN", prepare=prepare)
-                    if limits.first is not None:
-                        connection.execute(limits.first, prepare=prepare)
-                    cursor = connection.cursor(row_factory=tuple_row).execute(statement, parameters, prepare=prepare)
+                if opening := limits.opening(connection):
+                    connection.execute(opening, prepare=prepare)
+                cursor = connection.cursor(row_factory=tuple_row).execute(statement, parameters, prepare=prepare)
                 row = require_row(cursor.fetchone())
             except BaseException:
                 roll_back(connection)
@@ -132,13 +133,13 @@ class Transaction:
         return cls(connection, row, _guard_cursors(connection), limits)
 
     def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
-        """Send the last statement and COMMIT in one round trip.
+        """Execute the last statement, and commit.
 
         Raises AmbiguousError if the connection breaks before the response, so that the outcome is unknown.
         """
         prepare = self.limits.prepare
         try:
-            with limited(self.connection, self.limits.seconds), self.connection.pipeline():
+            with limited(self.connection, self.limits.seconds):
                 self.connection.execute(self.limits.last, prepare=prepare)
                 self.connection.execute(statement, parameters, prepare=prepare)
                 self.connection.execute("COMMIT", prepare=prepare)
@@ -189,13 +190,10 @@ class AsyncTransaction:
         prepare = limits.prepare
         with limited(connection, limits.seconds):
             try:
-                async with connection.pipeline():
-                    if connection.autocommit:
-                        await connection.execute("BEGIN", prepare=prepare)
-                    if limits.first is not None:
-                        await connection.execute(limits.first, prepare=prepare)
-                    cursor = connection.cursor(row_factory=tuple_row)
-                    await cursor.execute(statement, parameters, prepare=prepare)
+                if opening := limits.opening(connection):
+                    await connection.execute(opening, prepare=prepare)
+                cursor = connection.cursor(row_factory=tuple_row)
+                await cursor.execute(statement, parameters, prepare=prepare)
                 row = require_row(await cursor.fetchone())
             except BaseException:
                 await roll_back_async(connection)
@@ -207,10 +205,9 @@ class AsyncTransaction:
         prepare = self.limits.prepare
         try:
             with limited(self.connection, self.limits.seconds):
-                async with self.connection.pipeline():
-                    await self.connection.execute(self.limits.last, prepare=prepare)
-                    await self.connection.execute(statement, parameters, prepare=prepare)
-                    await self.connection.execute("COMMIT", prepare=prepare)
+                await self.connection.execute(self.limits.last, prepare=prepare)
+                await self.connection.execute(statement, parameters, prepare=prepare)
+                await self.connection.execute("COMMIT", prepare=prepare)
         except psycopg.OperationalError as error:
             if _is_ambiguous(self.connection, error):
                 raise AmbiguousError(_UNKNOWN_OUTCOME) from error
