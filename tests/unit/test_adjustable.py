@@ -58,8 +58,9 @@ def test_each_function_takes_its_own_variables() -> None:
 
 def test_commands_are_polled_for_once_a_second_unless_the_list_says_otherwise() -> None:
     """Nobody waits for a command within milliseconds."""
-    assert load(OperatorCommandsSettings, SERVERS).leases.poll_interval == timedelta(seconds=1)
-    slower = SERVERS | listed(OPERATOR_COMMAND_POLL_INTERVAL="2s")
+    environ = SERVERS | STREAM
+    assert load(OperatorCommandsSettings, environ).leases.poll_interval == timedelta(seconds=1)
+    slower = environ | listed(OPERATOR_COMMAND_POLL_INTERVAL="2s")
     assert load(OperatorCommandsSettings, slower).leases.poll_interval == timedelta(seconds=2)
 
 

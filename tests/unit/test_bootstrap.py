@@ -23,6 +23,7 @@ from tests.support.paths import ROOT
 ISOLATED_PYTHON = [sys.executable, "-I", "-S", "-c"]
 IMPORTS = "import sys, json, importlib; sys.path.insert(0, sys.argv[1]); "
 # Any Python 3 of the machine may have to parse these before it is refused.
+CALLED_BY_GRANTWIRE = {"state", "findings"}
 PARSED_BY_ANY_PYTHON = ("__init__.py", "__main__.py", "toolchain/__init__.py", "toolchain/interpreter.py")
 
 
@@ -55,12 +56,12 @@ def test_main_program_imports_the_standard_library_only() -> None:
 
 
 def test_every_command_has_a_function_and_a_make_target() -> None:
-    """Each command's module can be imported in the development environment."""
+    """Each command's module can be imported in the development environment. Two are for the grantwire command only."""
     targets = (ROOT / "Makefile").read_text()
     for name, command in COMMANDS.items():
         module: Any = __import__(f"infra.{command.module}", fromlist=["function"])
         assert callable(getattr(module, name.replace("-", "_"))), name
-        assert f"\n{name}: ; $(RUN) {name}" in targets
+        assert (f"\n{name}: ; $(RUN) {name}" in targets) == (name not in CALLED_BY_GRANTWIRE)
 
 
 @pytest.mark.parametrize("name", PARSED_BY_ANY_PYTHON)
