@@ -92,7 +92,8 @@ async def _pull_two(client: Client, request: str) -> list[str]:
         assert time.monotonic() < deadline, f"{request} returned {len(subjects)} messages"
         await client.publish(request, PULL, inbox.subject)
         with contextlib.suppress(TimeoutError):
-            while message := await inbox.next_msg(timeout=1):
+            while True:
+                message = await inbox.next_msg(timeout=1)
                 if not message.reply:  # the response says that there are no more messages
                     break
                 subjects.append(message.reply)

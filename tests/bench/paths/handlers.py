@@ -70,7 +70,8 @@ def _round(environ: Mapping[str, str], seconds: float) -> Times:
 
 def _time_calls(client: Callable[..., callers.Call], name: str, seconds: float) -> tuple[float, float]:
     handler, database = _Stopwatch(), _Stopwatch()
-    runtime = SimpleNamespace(entitlements=_TimedProxy(ApiRuntime.build(os.environ).entitlements, database))
+    entitlements = _TimedProxy(ApiRuntime.build(os.environ).entitlements, database)
+    runtime = SimpleNamespace(entitlements=entitlements, limiter=None)
     call = client(0, handler.around(callers.load_handler(name).with_runtime(runtime)))
     for _ in range(_WARM_UP_CALLS):
         call()
