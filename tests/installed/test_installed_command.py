@@ -47,7 +47,7 @@ def test_installed_command_operates_an_installation(outside: Path, api: FakeApi)
     assert run("grantwire", "--version").startswith("grantwire ")
     assert "Exit codes" in run("grantwire", "--help")
     run("grantwire", "entitlements", "grant", "u_1", "item1", "--reason", "purchase")
-    assert "item1                ACTIVE          1" in run("grantwire", "entitlements", "list", "u_1")
+    assert "item1                ACTIVE         1" in run("grantwire", "entitlements", "list", "u_1")
     absent = ["grantwire", "grantwire_idempotency", "infra", "boto3", "nats", "psycopg"]
     assert run("python", "-c", IMPORTABLE.format(names=absent)).strip() == "[]"
     assert "grantwire-cli[aws]" in run("grantwire", "status", "--stack-name", "x", code=1)
