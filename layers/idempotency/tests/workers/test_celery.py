@@ -62,6 +62,15 @@ class Shop:
         assert self.redis.get(f"idempotency:{key}").startswith("claim:")
         self.redis.pexpire(f"idempotency:{key}", 1)
 
+    def let_visibility_timeout_pass(self) -> None:
+        """Make the unacknowledged messages old: a worker looks for them at its start, and then every 100 seconds.
+
+        A worker that is killed while it looks for them keeps a lock for five minutes.
+        """
+        self.redis.delete("unacked_mutex")
+        for tag in self.redis.zrange("unacked_index", 0, -1):
+            self.redis.zadd("unacked_index", {tag: 1})
+
     def effects(self, order: str) -> int:
         """Return how often the order was charged."""
         return int(self.redis.lrange("effects", 0, -1).count(order))
@@ -216,8 +225,7 @@ def test_killed_worker_is_replaced_by_another_one(valkey_server: ValkeyServer, t
             task = shop.send("wait", "o-9")
             shop.wait_for_start("o-9")
             os.killpg(worker.pid, signal.SIGKILL)
-        # A worker that is killed while it looks for lost messages keeps this lock for five minutes.
-        shop.redis.delete("unacked_mutex")
+        shop.let_visibility_timeout_pass()
         with running_worker(url, tmp_path / "second", visibility_timeout="1"):
             assert wait_until(lambda: task.state == "RETRY", SECONDS)
             shop.expire_claim("wait:o-9")
