@@ -25,6 +25,8 @@ from tests.support.waiting import WAIT_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.nats_deployment import Session
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NatsCluster]:
@@ -80,7 +82,17 @@ def test_reader_and_workers_use_any_server(cluster: NatsCluster, node: int) -> N
             subscription = await reader.client.jetstream().pull_subscribe_bind(READER, NAMES.stream)
             for message in await subscription.fetch(3, timeout=WAIT_SECONDS):
                 await message.ack_sync(timeout=WAIT_SECONDS)
-            info = await reader.client.jetstream().consumer_info(NAMES.stream, READER)
-            return int(info.num_ack_pending or 0) + int(info.num_pending or 0), workers.denied + reader.denied
+            unfinished = await _count_unfinished(reader)
+            for _ in range(100):  # until the leader has counted the acknowledgements on the other servers
+                if unfinished:
+                    await asyncio.sleep(0.1)
+                    unfinished = await _count_unfinished(reader)
+            return unfinished, workers.denied + reader.denied
 
     assert asyncio.run(use()) == (0, [])
+
+
+async def _count_unfinished(reader: Session) -> int:
+    """Return how many messages the reader has not received, or not acknowledged."""
+    info = await reader.client.jetstream().consumer_info(NAMES.stream, READER)
+    return int(info.num_ack_pending or 0) + int(info.num_pending or 0)

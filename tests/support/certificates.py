@@ -42,9 +42,19 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Grantwire test {name}")])
         builder = _set_validity(_start_builder(self._name, self._name, self._key), datetime.now(UTC) + HOUR)
-        certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
-            self._key, hashes.SHA256()
+        signs_certificates = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=False,
+            encipher_only=False,
+            decipher_only=False,
         )
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        certificate = builder.add_extension(signs_certificates, critical=True).sign(self._key, hashes.SHA256())
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -54,7 +64,10 @@ class Authority:
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
         builder = _set_validity(_start_builder(subject, self._name, key), expires or datetime.now(UTC) + HOUR)
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        certificate = builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+        # Python 3.13 and later refuse a certificate without the identifier of its authority.
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(names, critical=False).add_extension(authority, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         issued = Certificate(self._folder / f"{hosts[0]}.pem", self._folder / f"{hosts[0]}.key")
         issued.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         issued.key.write_bytes(
@@ -72,6 +85,7 @@ def _start_builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurveP
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

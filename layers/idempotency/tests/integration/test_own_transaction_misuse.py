@@ -25,6 +25,7 @@ from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.fixtures import Rows
 
@@ -100,12 +101,13 @@ def test_read_only_transaction_is_refused(caller: Caller) -> None:
             GUARD.begin(caller.connection, IDENTITY)
 
 
-def test_other_objects_are_refused(database_url: str) -> None:
+def test_other_objects_are_refused(database_url: str, tmp_path: Path) -> None:
     """C28: with a sentence that names what is needed."""
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine("sqlite://"))
         connection = stack.enter_context(engine.connect())
-        alias = stack.enter_context(django_alias("", ENGINE="django.db.backends.sqlite3", NAME=":memory:"))
+        file = tmp_path / "django.db"  # Django never closes a database in memory
+        alias = stack.enter_context(django_alias("", ENGINE="django.db.backends.sqlite3", NAME=str(file)))
         for other in (connection, connections[alias]):
             with pytest.raises(InternalError, match=r"must be psycopg 3, not sqlite3\.Connection"):
                 INBOX.record(other, Message("m1"))
