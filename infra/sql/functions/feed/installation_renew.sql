@@ -1,5 +1,5 @@
 -- Makes all cursors of the change feed invalid, and returns the new identity (K9). The schema owner calls it after a
--- restore (docs/runbook.md).
+-- restore (docs/runbook-reference.md).
 --
 -- A restored dump keeps the transaction ids of another cluster, which can be higher than any id of this one. No
 -- transaction that this statement sees can have such an id, so these changes leave the feed; the snapshot has them.
